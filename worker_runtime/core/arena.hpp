@@ -1,0 +1,32 @@
+// A growing pool of 64-byte aligned blocks of one purpose. Freed blocks are reused, so a training step allocates from the system
+// only the first time. Owned by the run; used by one thread; may die before its blocks (they keep the pool alive).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/core/storage.hpp"
+
+namespace dtrun::runtime {
+
+class Arena {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+
+  // `account` must outlive every block.
+  Arena(MemoryTag tag, MemoryAccount& account);
+
+  // `bytes` uninitialised bytes; the account is charged `bytes` rounded up to 64 while the block lives. Throws std::bad_alloc.
+  std::shared_ptr<Storage> allocate(std::size_t bytes);
+
+  MemoryTag tag() const noexcept;
+  // Bytes taken from the system, live and free together.
+  std::size_t reserved() const noexcept;
+
+ private:
+  struct Pool;
+  std::shared_ptr<Pool> pool_;
+};
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,33 @@
+#include "worker_runtime/core/memory_account.hpp"
+
+namespace dtrun::runtime {
+
+std::string_view name_of(MemoryTag tag) {
+  switch (tag) {
+    case MemoryTag::param: return "param";
+    case MemoryTag::grad: return "grad";
+    case MemoryTag::optimizer: return "optimizer";
+    case MemoryTag::activation: return "activation";
+    case MemoryTag::comm: return "comm";
+    case MemoryTag::work: return "work";
+  }
+  return "?";
+}
+
+void MemoryAccount::add(MemoryTag tag, std::size_t bytes) noexcept {
+  Entry& entry = entries_[static_cast<std::size_t>(tag)];
+  const std::size_t now = entry.current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  std::size_t peak = entry.peak.load(std::memory_order_relaxed);
+  while (now > peak && !entry.peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+}
+
+void MemoryAccount::remove(MemoryTag tag, std::size_t bytes) noexcept {
+  entries_[static_cast<std::size_t>(tag)].current.fetch_sub(bytes, std::memory_order_relaxed);
+}
+
+void MemoryAccount::reset_peaks() noexcept {
+  for (Entry& entry : entries_) entry.peak.store(entry.current.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,34 @@
+// Exact count of the bytes that a rank holds, by purpose. One per training run; thread-safe; never throws.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace dtrun::runtime {
+
+enum class MemoryTag : std::uint8_t { param, grad, optimizer, activation, comm, work };
+inline constexpr std::size_t kMemoryTags = 6;
+std::string_view name_of(MemoryTag tag);
+
+class MemoryAccount {
+ public:
+  void add(MemoryTag tag, std::size_t bytes) noexcept;
+  void remove(MemoryTag tag, std::size_t bytes) noexcept;
+  std::size_t current(MemoryTag tag) const noexcept { return at(tag).current.load(std::memory_order_relaxed); }
+  // The largest value of current(tag) since construction or reset_peaks().
+  std::size_t peak(MemoryTag tag) const noexcept { return at(tag).peak.load(std::memory_order_relaxed); }
+  void reset_peaks() noexcept;
+
+ private:
+  struct Entry {
+    std::atomic<std::size_t> current{0};
+    std::atomic<std::size_t> peak{0};
+  };
+  const Entry& at(MemoryTag tag) const noexcept { return entries_[static_cast<std::size_t>(tag)]; }
+  std::array<Entry, kMemoryTags> entries_;
+};
+
+}  // namespace dtrun::runtime
