@@ -1,0 +1,29 @@
+// Cross-entropy of logits against class indices, as torch.nn.functional.cross_entropy without class weights or label
+// smoothing.
+#pragma once
+
+#include <cstdint>
+
+#include "worker_runtime/tensor/tensor.hpp"
+
+namespace dtrun::runtime::ops {
+
+struct CrossEntropySum {
+  double loss_sum = 0;    // natural logarithm, over the counted rows, in row order
+  std::int64_t rows = 0;  // rows whose target is not ignore_index
+  // NaN when no row counts, as torch.
+  double mean() const noexcept { return loss_sum / static_cast<double>(rows); }
+};
+
+inline constexpr std::int32_t kIgnoreIndex = -100;
+
+// logits[N, V], targets[N] i32. Throws UsageError for a target that is neither ignore_index nor in [0, V).
+CrossEntropySum cross_entropy_forward(const Tensor& logits, const Tensor& targets,
+                                      std::int32_t ignore_index = kIgnoreIndex);
+
+// The same, and in the same pass logits become `scale` * d(mean loss)/d(logits): (softmax - onehot) * scale / rows;
+// ignored rows become 0. `scale` is 1 / micro-batches under accumulation.
+CrossEntropySum cross_entropy_forward_backward(const Tensor& logits, const Tensor& targets, float scale = 1.0F,
+                                               std::int32_t ignore_index = kIgnoreIndex);
+
+}  // namespace dtrun::runtime::ops
