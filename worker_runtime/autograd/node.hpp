@@ -1,0 +1,65 @@
+// Node: one coarse operation of a tape (linear, layernorm, attention, ...), with its forward and its two backward
+// parts. A custom operation is one class derived from Node; models record nodes through Tape::apply and write forward
+// only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "worker_runtime/core/arena.hpp"
+#include "worker_runtime/tensor/tensor.hpp"
+
+namespace dtrun::runtime {
+
+// What a node may use while it runs. Borrowed by every tape of a rank; one thread.
+struct RunContext {
+  Arena& activation;  // results of forward and what is saved for backward
+  Arena& work;        // gradients of activations, and temporaries
+};
+
+// The gradient of one input of a node while backward runs.
+struct InputGrad {
+  bool needed = false;  // nobody asks for it otherwise: leave `result` undefined
+  Tensor addend;  // what later nodes already gave to the same value; undefined when nothing. Others may read it: do not
+                  // write
+  Tensor result;  // to be set: addend + own contribution
+
+  // result = addend + contribution. Takes `contribution` over: give a fresh tensor, or with `shared` one that others
+  // may read.
+  void deliver(RunContext& ctx, Tensor contribution, bool shared = false);
+  // For kernels that add into their output: a tensor that holds `addend` and may be written (addend itself when nobody
+  // else holds it). Only when addend is defined.
+  Tensor take_addend(RunContext& ctx);
+};
+
+// Owned by one tape, used by one thread, for one forward and one backward. Sums inside a node have a fixed order, so
+// the same inputs give the same bits. A node keeps Parameters, never their tensors: it asks for the compute view each
+// time it runs.
+class Node {
+ public:
+  Node() = default;
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+  virtual ~Node() = default;
+
+  virtual std::string_view name() const = 0;
+  // Computes the result into a fresh tensor of ctx.activation (or a view of an input) and keeps what backward needs.
+  virtual Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) = 0;
+  // Sets grads[i].result for every needed input. grad_out has the shape of the result and must not be written.
+  virtual void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) = 0;
+  // Gives the gradients of the node's parameters to their slots (Parameter::grad_slot). Reads what forward kept and
+  // grad_out only.
+  virtual void backward_weight(RunContext& ctx, const Tensor& grad_out);
+  // Both parts at once; override where one pass does both. Same bits as the two parts.
+  virtual void backward(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads);
+  virtual bool has_weights() const { return false; }
+
+  // Floating point operations of forward, valid after forward. Backward costs the same per part that exists.
+  virtual double flops() const { return 0; }
+  // Bytes kept for backward beyond the inputs and parameters, valid after forward.
+  virtual std::size_t bytes() const { return 0; }
+};
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,36 @@
+// Clipping by the global norm. The sum of squares is exact (fixed-point limbs), so it does not depend on the order of
+// the elements or on how they are spread over ranks: every layout clips with the same coefficient, bit by bit.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace dtrun::runtime {
+
+// A plain value (trivially copyable: ranks exchange it as bytes). Elements below 2^-55 in magnitude count as zero.
+class SquareSum {
+ public:
+  void add(std::span<const float> values) noexcept;
+  // The sum over another part of the elements; any order gives the same bits.
+  void merge(const SquareSum& other) noexcept;
+  // sqrt of the sum; inf or nan when an element was.
+  double norm() const noexcept;
+
+ private:
+  void add_large(double square) noexcept;
+  struct Limb {
+    std::int64_t high = 0;  // value = high * 2^52 + low, in units of the limb
+    std::int64_t low = 0;
+    void add(double units) noexcept;
+    void merge(const Limb& other) noexcept;
+    double value() const noexcept;
+  };
+  std::array<Limb, 6> limbs_{};
+  std::uint32_t not_finite_ = 0;  // 1: an infinity, 2: a nan
+};
+
+// torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). max_norm <= 0 means no clipping: 1.
+float clip_coefficient(double norm, double max_norm) noexcept;
+
+}  // namespace dtrun::runtime
