@@ -1,0 +1,33 @@
+// argv and PET_* variables -> LaunchConfig, by torchrun's grammar. A table and a small parser instead of CLI11:
+// torchrun takes everything after the program verbatim, clusters such as -mr3, a "--" on either side of the program,
+// and both spellings of every option; and a parser built at run time would cost a good part of the 8 ms in which dtrun
+// starts and ends.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "launcher/config/launch_config.hpp"
+
+namespace dtrun::launcher {
+
+struct CommandLine {
+  enum class Action { run, help, version };
+  Action action = Action::run;
+  LaunchConfig config;                // validated when action is run
+  std::vector<std::string> warnings;  // one line each
+};
+
+using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
+
+// `arguments` without argv[0]. Throws UsageError: one line that names the option and, for a misspelt one, the likely
+// meaning.
+CommandLine parse_command_line(std::span<const std::string> arguments, const EnvironmentLookup& environment);
+
+std::string help_text();
+std::string version_text();
+
+}  // namespace dtrun::launcher
