@@ -1,0 +1,102 @@
+#include "worker_runtime/data/token_dataset.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "rendezvous/base/error.hpp"
+#include "tests/catch.hpp"
+#include "worker_runtime/data/embedded_text.hpp"
+
+using namespace dtrun::runtime;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+class TempDir {
+ public:
+  TempDir() {
+    auto pattern = (fs::temp_directory_path() / "dtrun-data-XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  ~TempDir() { fs::remove_all(path_); }
+  fs::path write(const std::string& name, std::string_view content) const {
+    std::ofstream(path_ / name, std::ios::binary) << content;
+    return path_ / name;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+TokenDataset open(std::vector<fs::path> paths, std::int64_t seq_len = 4) {
+  return TokenDataset::from_files(paths, seq_len);
+}
+
+std::vector<std::int32_t> sample(const TokenDataset& data, std::int64_t index, std::int64_t vocab = 65536) {
+  std::vector<std::int32_t> row(static_cast<std::size_t>(data.seq_len() + 1));
+  data.read(index, vocab, row);
+  return row;
+}
+
+}  // namespace
+
+TEST_CASE("text files are cut into samples that share one token, each file by itself") {
+  const TempDir dir;
+  const auto data = open({dir.write("a.txt", "abcdefghij"), dir.write("b.txt", "ABCDE")});
+  CHECK(data.size() == 3);
+  CHECK(data.tokens() == 15);
+  CHECK(sample(data, 0) == std::vector<std::int32_t>{'a', 'b', 'c', 'd', 'e'});
+  CHECK(sample(data, 1) == std::vector<std::int32_t>{'e', 'f', 'g', 'h', 'i'});
+  CHECK(sample(data, 2) == std::vector<std::int32_t>{'A', 'B', 'C', 'D', 'E'});
+}
+
+TEST_CASE("bytes above 127 are tokens 128 to 255") {
+  const TempDir dir;
+  const auto data = open({dir.write("a.txt", "\xff\x80\x7f\xc3\xa4")});
+  CHECK(sample(data, 0) == std::vector<std::int32_t>{255, 128, 127, 195, 164});
+}
+
+TEST_CASE("token files are 16 bits, little-endian") {
+  const TempDir dir;
+  const auto data = open({dir.write("a.bin", std::string_view("\x01\x00\x00\x01\xff\xff\x02\x00\x03\x00\x04\x00", 12))});
+  CHECK(data.format() == TokenFormat::u16);
+  CHECK(data.size() == 1);
+  CHECK(sample(data, 0) == std::vector<std::int32_t>{1, 256, 65535, 2, 3});
+  CHECK_THROWS_WITH(sample(data, 0, 1000), Contains("a.bin") && Contains("token 65535 at position 2") && Contains("1000"));
+}
+
+TEST_CASE("bad data files are refused by name") {
+  const TempDir dir;
+  const auto good = dir.write("good.txt", "long enough");
+  CHECK_THROWS_WITH(open({}), Contains("no data files"));
+  CHECK_THROWS_WITH(open({good, dir.path() / "nowhere.txt"}), Contains("nowhere.txt") && Contains("No such file"));
+  CHECK_THROWS_WITH(open({dir.write("empty.txt", "")}), Contains("empty.txt") && Contains("is empty"));
+  CHECK_THROWS_WITH(open({dir.write("short.txt", "abcd")}), Contains("short.txt") && Contains("4 tokens") && Contains("at least 5"));
+  CHECK_THROWS_WITH(open({dir.path()}), Contains("is a directory"));
+  CHECK_THROWS_WITH(open({dir.write("odd.bin", "abcdefghijk")}), Contains("odd.bin") && Contains("even number"));
+  CHECK_THROWS_WITH(open({good, dir.write("b.bin", "abcdefghijkl")}), Contains("cannot be mixed"));
+  CHECK_THROWS_AS(open({good}, 0), dtrun::UsageError);
+  REQUIRE(::mkfifo((dir.path() / "fifo.txt").c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(open({dir.path() / "fifo.txt"}), Contains("not a regular file"));
+}
+
+TEST_CASE("a data set keeps its files mapped when it is moved and copied") {
+  const TempDir dir;
+  auto first = open({dir.write("a.txt", "abcdefghij")});
+  const TokenDataset copy = first;
+  const TokenDataset moved = std::move(first);
+  fs::remove(dir.path() / "a.txt");
+  CHECK(sample(copy, 1) == sample(moved, 1));
+}
+
+TEST_CASE("the embedded text is plain ASCII and long enough to train on") {
+  const auto text = embedded_text();
+  CHECK(text.size() > 12'000);
+  CHECK(std::ranges::all_of(text, [](unsigned char c) { return c == '\n' || (c >= ' ' && c < 127); }));
+  CHECK(TokenDataset::from_text(text, 128, "embedded text").size() > 90);
+}
