@@ -7,8 +7,8 @@
 
 namespace dtrun::runtime {
 
-// torch.randperm(n) of a CPU generator seeded with `seed`: Fisher-Yates over mt19937 (Matsumoto and Nishimura 1998), front to back.
-// Draws 32 bits per swap, 64 from n >= (2^32 - 1) / 20 on, as torch does.
+// torch.randperm(n) of a CPU generator seeded with `seed`: Fisher-Yates over mt19937 (Matsumoto and Nishimura 1998),
+// front to back. Draws 32 bits per swap, 64 from n >= (2^32 - 1) / 20 on, as torch does.
 std::vector<std::int64_t> random_permutation(std::int64_t n, std::uint64_t seed);
 
 struct SamplerOptions {
@@ -16,7 +16,8 @@ struct SamplerOptions {
   std::int64_t replicas = 1;  // torch's num_replicas
   bool shuffle = true;
   std::uint64_t seed = 0;  // epoch e shuffles with seed + e
-  bool drop_last = false;  // false: the end of the list is filled up from its beginning, so that every replica gets as many
+  bool drop_last =
+      false;  // false: the end of the list is filled up from its beginning, so that every replica gets as many
 };
 
 // The order of one epoch, shared by all replicas of this process. A value; used by one thread.

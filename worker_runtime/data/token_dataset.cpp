@@ -97,10 +97,9 @@ void TokenDataset::read(std::int64_t index, std::int64_t vocab_size, std::span<s
   const auto start = (index - source.first_sample) * seq_len_;
   for (std::int64_t i = 0; i <= seq_len_; ++i) {
     const auto at = static_cast<std::size_t>(start + i);
-    const auto token = format_ == TokenFormat::bytes
-                           ? std::to_integer<std::int32_t>(source.data[at])
-                           : std::to_integer<std::int32_t>(source.data[2 * at]) |
-                                 std::to_integer<std::int32_t>(source.data[2 * at + 1]) << 8;
+    const auto token = format_ == TokenFormat::bytes ? std::to_integer<std::int32_t>(source.data[at])
+                                                     : std::to_integer<std::int32_t>(source.data[2 * at]) |
+                                                           std::to_integer<std::int32_t>(source.data[2 * at + 1]) << 8;
     if (token >= vocab_size) {
       throw UsageError("data", fmt::format("data file \"{}\": token {} at position {}, expected less than the "
                                            "vocabulary size {}",

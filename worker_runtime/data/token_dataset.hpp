@@ -1,4 +1,5 @@
-// Token sequences cut out of files: text (one token per byte, vocabulary 256) or ready-made tokens (.bin, 16 bits little-endian).
+// Token sequences cut out of files: text (one token per byte, vocabulary 256) or ready-made tokens (.bin, 16 bits
+// little-endian).
 #pragma once
 
 #include <cstddef>
@@ -14,13 +15,14 @@ namespace dtrun::runtime {
 
 enum class TokenFormat { bytes, u16 };
 
-// Sample i is `seq_len + 1` tokens: the inputs are the first seq_len, the targets the last. Consecutive samples of a file share one
-// token, so that every token but the first of a file is a target once; what is left at the end of a file is not used.
-// Files are mapped, not read. Immutable after construction; any thread. A file that shrinks while it is mapped ends the process.
+// Sample i is `seq_len + 1` tokens: the inputs are the first seq_len, the targets the last. Consecutive samples of a
+// file share one token, so that every token but the first of a file is a target once; what is left at the end of a file
+// is not used. Files are mapped, not read. Immutable after construction; any thread. A file that shrinks while it is
+// mapped ends the process.
 class TokenDataset {
  public:
-  // Throws UsageError naming the file: missing, not a regular file, empty, odd size of a .bin, fewer than seq_len + 1 tokens,
-  // text and .bin mixed; and for no files at all.
+  // Throws UsageError naming the file: missing, not a regular file, empty, odd size of a .bin, fewer than seq_len + 1
+  // tokens, text and .bin mixed; and for no files at all.
   static TokenDataset from_files(std::span<const std::filesystem::path> paths, std::int64_t seq_len);
   // `text` must outlive the data set. `name` is what messages call it.
   static TokenDataset from_text(std::string_view text, std::int64_t seq_len, std::string name);
@@ -30,8 +32,8 @@ class TokenDataset {
   std::int64_t tokens() const noexcept { return tokens_; }
   TokenFormat format() const noexcept { return format_; }
 
-  // Writes the seq_len + 1 tokens of sample `index` into `out` (of that size). Throws UsageError, naming file and position, for a
-  // token >= vocab_size.
+  // Writes the seq_len + 1 tokens of sample `index` into `out` (of that size). Throws UsageError, naming file and
+  // position, for a token >= vocab_size.
   void read(std::int64_t index, std::int64_t vocab_size, std::span<std::int32_t> out) const;
 
  private:

@@ -63,11 +63,13 @@ TEST_CASE("bytes above 127 are tokens 128 to 255") {
 
 TEST_CASE("token files are 16 bits, little-endian") {
   const TempDir dir;
-  const auto data = open({dir.write("a.bin", std::string_view("\x01\x00\x00\x01\xff\xff\x02\x00\x03\x00\x04\x00", 12))});
+  const auto data =
+      open({dir.write("a.bin", std::string_view("\x01\x00\x00\x01\xff\xff\x02\x00\x03\x00\x04\x00", 12))});
   CHECK(data.format() == TokenFormat::u16);
   CHECK(data.size() == 1);
   CHECK(sample(data, 0) == std::vector<std::int32_t>{1, 256, 65535, 2, 3});
-  CHECK_THROWS_WITH(sample(data, 0, 1000), Contains("a.bin") && Contains("token 65535 at position 2") && Contains("1000"));
+  CHECK_THROWS_WITH(sample(data, 0, 1000),
+                    Contains("a.bin") && Contains("token 65535 at position 2") && Contains("1000"));
 }
 
 TEST_CASE("bad data files are refused by name") {
@@ -76,7 +78,8 @@ TEST_CASE("bad data files are refused by name") {
   CHECK_THROWS_WITH(open({}), Contains("no data files"));
   CHECK_THROWS_WITH(open({good, dir.path() / "nowhere.txt"}), Contains("nowhere.txt") && Contains("No such file"));
   CHECK_THROWS_WITH(open({dir.write("empty.txt", "")}), Contains("empty.txt") && Contains("is empty"));
-  CHECK_THROWS_WITH(open({dir.write("short.txt", "abcd")}), Contains("short.txt") && Contains("4 tokens") && Contains("at least 5"));
+  CHECK_THROWS_WITH(open({dir.write("short.txt", "abcd")}),
+                    Contains("short.txt") && Contains("4 tokens") && Contains("at least 5"));
   CHECK_THROWS_WITH(open({dir.path()}), Contains("is a directory"));
   CHECK_THROWS_WITH(open({dir.write("odd.bin", "abcdefghijk")}), Contains("odd.bin") && Contains("even number"));
   CHECK_THROWS_WITH(open({good, dir.write("b.bin", "abcdefghijkl")}), Contains("cannot be mixed"));

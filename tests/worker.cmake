@@ -1,0 +1,6 @@
+# Tests of worker_runtime/{data,parallel,worker}.
+dtrun_test(test_data unit
+  SOURCES unit/worker_runtime/data/distributed_sampler_test.cpp unit/worker_runtime/data/token_dataset_test.cpp
+    unit/worker_runtime/data/batch_stream_test.cpp
+  DEPS worker_runtime/data)
+target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
