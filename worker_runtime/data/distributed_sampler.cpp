@@ -13,15 +13,19 @@ namespace dtrun::runtime {
 
 std::vector<std::int64_t> random_permutation(std::int64_t n, std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(n));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
   // torch keeps the low 32 bits of the seed for this generator.
   std::mt19937 engine(static_cast<std::uint32_t>(seed));
-  const bool wide = n >= static_cast<std::int64_t>(std::numeric_limits<std::uint32_t>::max() / 20);
-  for (std::int64_t i = 0; i < n - 1; ++i) {
-    std::uint64_t random = engine();
-    if (wide) random = random << 32 | engine();
-    const auto z = static_cast<std::int64_t>(random % static_cast<std::uint64_t>(n - i));
-    std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(i + z)]);
+  const auto size = order.size();
+  if (size < std::numeric_limits<std::uint32_t>::max() / 20) {
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+    for (std::size_t i = 0; i + 1 < size; ++i) std::swap(order[i], order[i + engine() % (size - i)]);
+    return order;
+  }
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::uint64_t high = engine();
+    const auto place = static_cast<std::size_t>((high << 32 | engine()) % (i + 1));
+    order[i] = order[place];
+    order[place] = static_cast<std::int64_t>(i);
   }
   return order;
 }

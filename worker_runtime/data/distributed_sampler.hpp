@@ -7,8 +7,8 @@
 
 namespace dtrun::runtime {
 
-// torch.randperm(n) of a CPU generator seeded with `seed`: Fisher-Yates over mt19937 (Matsumoto and Nishimura 1998),
-// front to back. Draws 32 bits per swap, 64 from n >= (2^32 - 1) / 20 on, as torch does.
+// torch.randperm(n) of a CPU generator seeded with `seed`: Fisher-Yates over mt19937 (Matsumoto, Nishimura 1998), 32
+// bits per swap from the front; from (2^32 - 1) / 20 elements on the inside-out form with 64 bits, as torch does.
 std::vector<std::int64_t> random_permutation(std::int64_t n, std::uint64_t seed);
 
 struct SamplerOptions {
