@@ -21,7 +21,7 @@ MAY_INCLUDE = {
     R + "store_tool": [R + "server", R + "client"],
     L + "config": [R + "base"],
     L + "cli": [L + "config"],
-    L + "process": [R + "base"],
+    L + "process": [R + "base", R + "contract"],
     L + "logs": [L + "process"],
     L + "report": [L + "config", L + "process", R + "base", R + "contract"],  # process: ExitStatus, decoded once
     L + "agent": [L + "cli", L + "config", L + "process", L + "logs", L + "report", R + "server", R + "coordinator", R + "contract"],

@@ -1,0 +1,176 @@
+#include "launcher/process/guardian.hpp"
+
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <vector>
+
+#include "launcher/process/exit_status.hpp"
+#include "launcher/process/proc_files.hpp"
+#include "launcher/process/process_tree.hpp"
+#include "rendezvous/base/clock.hpp"
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/contract/exit_codes.hpp"
+
+namespace dtrun::launcher {
+namespace {
+
+constexpr auto kKillBudget = std::chrono::seconds(10);
+constexpr auto kSameSignal = std::chrono::milliseconds(50);
+
+int guardian_died_signal() noexcept { return SIGRTMIN + 7; }
+
+// Runs in the agent, in the middle of anything: only async-signal-safe calls. Nobody is left who could wait for our
+// exit code.
+[[noreturn]] void kill_everything_and_leave(int) noexcept {
+  const auto deadline = Deadline::after(kKillBudget);
+  while (!deadline.passed()) {
+    signal_descendants(SIGKILL);
+    siginfo_t info{};
+    while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG) == 0 && info.si_pid != 0) info = {};
+    if (!has_children()) break;
+    ::poll(nullptr, 0, 1);
+  }
+  ::_exit(kExitSignalBase + SIGKILL);
+}
+
+void set_disposition(int signal, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  ::sigfillset(&action.sa_mask);
+  ::sigaction(signal, &action, nullptr);
+}
+
+sigset_t signals_of_guardian() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD}) ::sigaddset(&set, signal);
+  struct sigaction hangup = {};
+  ::sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);
+  return set;
+}
+
+void set_up_agent(pid_t guardian, const sigset_t& mask) {
+  ::setpgid(0, 0);
+  // Being in the background must not stop us when we write to a terminal with "stty tostop".
+  set_disposition(SIGTTOU, SIG_IGN);
+  set_disposition(guardian_died_signal(), kill_everything_and_leave);
+  become_subreaper();
+  sigset_t agent_mask = mask;
+  ::sigdelset(&agent_mask, guardian_died_signal());
+  ::prctl(PR_SET_PDEATHSIG, guardian_died_signal(), 0, 0, 0);
+  ::sigprocmask(SIG_SETMASK, &agent_mask, nullptr);
+  if (::getppid() != guardian) kill_everything_and_leave(0);
+}
+
+// Single threaded; lives on the guardian's stack.
+class Guardian {
+ public:
+  Guardian(pid_t agent, const sigset_t& signals, std::vector<pid_t> bystanders)
+      : agent_(agent), signals_(signals), bystanders_(std::move(bystanders)) {}
+
+  int run() {
+    while (!ended_) {
+      siginfo_t info{};
+      const int signal = ::sigwaitinfo(&signals_, &info);
+      if (signal == SIGCHLD) {
+        reap();
+      } else if (signal > 0) {
+        forward(signal, info.si_pid);
+      }
+    }
+    return finish();
+  }
+
+ private:
+  void reap() {
+    siginfo_t info{};
+    while (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG) == 0 && info.si_pid != 0) {
+      if (info.si_pid == agent_) {
+        ended_ = true;
+        status_ = ExitStatus::from_siginfo(info);
+      }
+      std::erase(bystanders_, info.si_pid);
+      info = {};
+    }
+  }
+
+  void forward(int signal, pid_t sender) {
+    const auto now = Clock::now();
+    const bool again =
+        signal == last_signal_ && sender == last_sender_ && sender != 0 && now - last_time_ < kSameSignal;
+    last_signal_ = signal;
+    last_sender_ = sender;
+    last_time_ = now;
+    if (!again) ::kill(agent_, signal);  // its number is its own: only reap() frees it
+  }
+
+  int finish() {
+    const auto left = kill_descendants(kKillBudget, bystanders_);
+    for (const auto& process : left) {
+      std::fprintf(stderr, "dtrun: pid %d (state %c, in %s) cannot be killed and was left behind\n", process.pid,
+                   process.state, process.wait_channel.c_str());
+    }
+    if (status_.signal != 0 && status_.signal != last_signal_) {
+      std::fprintf(stderr, "dtrun: the agent (pid %d) was killed by %s; all processes of the job have been stopped\n",
+                   agent_, signal_name(status_.signal).c_str());
+    }
+    return left.empty() ? status_.shell_code() : kExitInfrastructure;
+  }
+
+  pid_t agent_;
+  sigset_t signals_;
+  // Children from before us (`sleep 99 & exec dtrun ...`): not of the job, never killed.
+  std::vector<pid_t> bystanders_;
+  bool ended_ = false;
+  ExitStatus status_;
+  int last_signal_ = 0;
+  pid_t last_sender_ = 0;
+  Clock::time_point last_time_{};
+};
+
+std::vector<pid_t> children_from_before() {
+  std::vector<pid_t> result;
+  if (!has_children()) return result;
+  visit_children(
+      ::getpid(),
+      [](void* list, pid_t pid) {
+        static_cast<std::vector<pid_t>*>(list)->push_back(pid);
+        return true;
+      },
+      &result);
+  return result;
+}
+
+}  // namespace
+
+int run_guarded(const std::function<int()>& agent) {
+  set_disposition(SIGCHLD, SIG_DFL);  // an inherited "ignore" would make the kernel reap our children
+  become_subreaper();
+  auto bystanders = children_from_before();
+  const sigset_t signals = signals_of_guardian();
+  sigset_t previous;
+  ::sigprocmask(SIG_BLOCK, &signals, &previous);
+  const pid_t guardian = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) {
+    const int error = errno;
+    ::sigprocmask(SIG_SETMASK, &previous, nullptr);
+    throw_errno("launcher", "no process for the agent", error);
+  }
+  if (pid == 0) {
+    set_up_agent(guardian, previous);
+    return agent();
+  }
+  return Guardian(pid, signals, std::move(bystanders)).run();
+}
+
+}  // namespace dtrun::launcher

@@ -1,0 +1,178 @@
+// probe_worker COMMAND...: does in order what the commands say; the worker of scenario tests. Exits 0 at the end of the
+// list.
+//   exit=N  die=SEGV|KILL|...  ignore=TERM|...  sleep=SECONDS  forever
+//   print=TEXT  error=TEXT  raw=TEXT (no newline)  lines=N (both streams)  bytes=N (one line of N bytes on stdout)
+//   env=NAME  env (all)  cwd  fds  signals (masks of /proc/self/status)  pid  stdin (copies it to stdout)
+//   child  setsid-child  daemon: a process that sleeps ten minutes (in our group; in its own session; double-forked)
+//   on=SIG:N  exits N at that signal   show=SIG  prints "rank R got SIG" and goes on   touch=FILE  wait-for=FILE
+//   rank=R  attempt=N  not-attempt=N: the rest is only done by that rank / in that attempt; others go on after the word
+//   "end" close-output  closes 1 and 2
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+extern char** environ;
+
+namespace {
+
+int exit_code_at_signal[65];
+
+int signal_number(const std::string& name) {
+  for (int signal = 1; signal < 32; ++signal) {
+    const char* known = ::sigabbrev_np(signal);
+    if (known != nullptr && name == known) return signal;
+  }
+  std::fprintf(stderr, "probe_worker: unknown signal %s\n", name.c_str());
+  std::exit(99);
+}
+
+void leave_at_signal(int signal) { ::_exit(exit_code_at_signal[signal]); }
+
+void show_signal(int signal) {
+  char line[96];
+  const char* rank = std::getenv("RANK");
+  const int n =
+      std::snprintf(line, sizeof line, "rank %s got %s\n", rank != nullptr ? rank : "?", ::sigabbrev_np(signal));
+  if (::write(1, line, static_cast<std::size_t>(n)) < 0) ::_exit(98);
+}
+
+void sleep_long() {
+  for (int i = 0; i < 600; ++i) ::sleep(1);
+  ::_exit(0);
+}
+
+void start_child(const std::string& kind) {
+  if (::fork() != 0) return;
+  if (kind != "child") ::setsid();
+  if (kind == "daemon" && ::fork() != 0) ::_exit(0);
+  sleep_long();
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+void print_signals() {
+  FILE* status = std::fopen("/proc/self/status", "r");
+  char line[256];
+  while (status != nullptr && std::fgets(line, sizeof line, status) != nullptr) {
+    if (std::strncmp(line, "SigBlk", 6) == 0 || std::strncmp(line, "SigIgn", 6) == 0) std::fputs(line, stdout);
+  }
+  if (status != nullptr) std::fclose(status);
+}
+
+void print_descriptors() {
+  DIR* directory = ::opendir("/proc/self/fd");
+  while (const dirent* entry = ::readdir(directory)) {
+    const int fd = std::atoi(entry->d_name);
+    if (entry->d_name[0] != '.' && fd != ::dirfd(directory)) std::printf("fd %d\n", fd);
+  }
+  ::closedir(directory);
+}
+
+void do_simple(const std::string& name) {
+  if (name == "forever")
+    sleep_long();
+  else if (name == "child" || name == "setsid-child" || name == "daemon")
+    start_child(name);
+  else if (name == "pid")
+    std::printf("pid %d\n", ::getpid());
+  else if (name == "fds")
+    print_descriptors();
+  else if (name == "signals")
+    print_signals();
+  else if (name == "cwd")
+    std::printf("cwd %s\n", ::get_current_dir_name());
+  else if (name == "close-output")
+    ::close(1), ::close(2);
+  else if (name == "env") {
+    for (char** entry = environ; *entry != nullptr; ++entry) std::printf("%s\n", *entry);
+  } else if (name == "stdin") {
+    for (int c = std::getchar(); c != EOF; c = std::getchar()) std::putchar(c);
+  } else if (name != "end") {
+    std::fprintf(stderr, "probe_worker: unknown command %s\n", name.c_str());
+    std::exit(99);
+  }
+}
+
+void do_with_value(const std::string& name, const std::string& value) {
+  if (name == "exit")
+    std::exit(std::atoi(value.c_str()));
+  else if (name == "die")
+    std::signal(signal_number(value), SIG_DFL), ::raise(signal_number(value)), sleep_long();
+  else if (name == "ignore")
+    std::signal(signal_number(value), SIG_IGN);
+  else if (name == "sleep")
+    ::usleep(static_cast<useconds_t>(std::atof(value.c_str()) * 1e6));
+  else if (name == "print")
+    std::printf("%s\n", value.c_str());
+  else if (name == "error")
+    std::fprintf(stderr, "%s\n", value.c_str());
+  else if (name == "raw")
+    std::fputs(value.c_str(), stdout);
+  else if (name == "env")
+    std::printf("%s=%s\n", value.c_str(), std::getenv(value.c_str()) ? variable(value.c_str()).c_str() : "(unset)");
+  else if (name == "bytes")
+    std::printf("%s\n", std::string(static_cast<std::size_t>(std::atol(value.c_str())), 'x').c_str());
+  else if (name == "touch")
+    ::close(::open(value.c_str(), O_CREAT | O_WRONLY, 0644));
+  else if (name == "wait-for") {
+    for (struct stat info; ::stat(value.c_str(), &info) != 0;) ::usleep(2000);
+  } else if (name == "lines") {
+    const auto rank = variable("RANK");
+    for (int i = 0; i < std::atoi(value.c_str()); ++i) {
+      std::printf("out %s %d of a line that is long enough to be cut\n", rank.c_str(), i);
+      std::fprintf(stderr, "err %s %d of a line that is long enough to be cut\n", rank.c_str(), i);
+    }
+  } else if (name == "on") {
+    const auto colon = value.find(':');
+    const int signal = signal_number(value.substr(0, colon));
+    exit_code_at_signal[signal] = std::atoi(value.c_str() + colon + 1);
+    std::signal(signal, leave_at_signal);
+  } else if (name == "show") {
+    std::signal(signal_number(value), show_signal);
+  } else {
+    std::fprintf(stderr, "probe_worker: unknown command %s\n", name.c_str());
+    std::exit(99);
+  }
+}
+
+// True when `name` is a condition; `met` says whether the following commands are for us.
+bool is_condition(const std::string& name, const std::string& value, bool& met) {
+  if (name == "rank")
+    met = variable("RANK") == value;
+  else if (name == "attempt")
+    met = variable("TORCHELASTIC_RESTART_COUNT") == value;
+  else if (name == "not-attempt")
+    met = variable("TORCHELASTIC_RESTART_COUNT") != value;
+  else
+    return false;
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto equal = word.find('=');
+    const auto name = word.substr(0, equal);
+    const auto value = equal == std::string::npos ? "" : word.substr(equal + 1);
+    bool met = true;
+    if (equal != std::string::npos && is_condition(name, value, met)) {
+      while (!met && i + 1 < argc && std::string(argv[i + 1]) != "end") ++i;
+      continue;
+    }
+    equal == std::string::npos ? do_simple(name) : do_with_value(name, value);
+    std::fflush(stdout);
+  }
+  return 0;
+}
