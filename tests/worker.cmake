@@ -4,3 +4,6 @@ dtrun_test(test_data unit
     unit/worker_runtime/data/batch_stream_test.cpp
   DEPS worker_runtime/data)
 target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+dtrun_test(test_parallel unit
+  SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp
+  DEPS worker_runtime/parallel)

@@ -1,0 +1,38 @@
+// check(): proves, before a process starts, that the programs of all ranks fit together and that each computes a
+// training step. Knows nothing of how compile() works; for any world size, since nothing is run.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/parallel/program.hpp"
+
+namespace dtrun::runtime {
+
+// What a rank sends and holds, as the program says. Compared with what is counted at run time.
+struct Prediction {
+  std::map<std::string, std::uint64_t> setup_bytes;  // by axis, sent by this rank
+  std::map<std::string, std::uint64_t> step_bytes;
+  std::uint64_t param_bytes = 0;
+  std::uint64_t grad_bytes = 0;  // buckets, metrics, and scratch when there are several micro-batches
+};
+Prediction predict(const Program& program);
+
+struct CheckReport {
+  std::vector<std::string> problems;  // each names the rank and the action; at most kMaxProblems
+  static constexpr std::size_t kMaxProblems = 20;
+  bool ok() const { return problems.empty(); }
+};
+
+// `programs[r]` is rank r's. What is checked, per rank: forward, loss and backward of every unit and micro-batch once
+// and in an order that data flow allows; gradients added in micro-batch order and never lost; every parameter in one
+// bucket; every bucket summed once, after all its gradients and before CLIP and OPTIMIZE, with one WAIT between. Over
+// ranks: the same collectives in the same order (operation, id, type, number of elements, root).
+CheckReport check(std::span<const Program> programs);
+// Throws Error with all problems.
+void require_valid(std::span<const Program> programs);
+
+}  // namespace dtrun::runtime

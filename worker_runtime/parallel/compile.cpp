@@ -1,0 +1,121 @@
+// compile(): passes over a list of actions, each a small function. Order: buckets, set-up, micro-batches, reduces,
+// update, ids.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/parallel/program.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+constexpr std::int64_t kElementBytes = 4;
+
+// Parameters in the order in which backward completes their gradients: units from the last to the first, within a unit
+// from its last parameter. A tied parameter is complete when its first unit has run backward.
+std::vector<int> readiness_order(const ModelDescription& model) {
+  std::vector<int> order;
+  for (int unit = static_cast<int>(model.units.size()) - 1; unit >= 0; --unit) {
+    const auto& used = model.units[static_cast<std::size_t>(unit)].parameters;
+    for (auto at = used.rbegin(); at != used.rend(); ++at) {
+      if (model.first_use(*at) == unit) order.push_back(*at);
+    }
+  }
+  return order;
+}
+
+// As torch's reducer: a bucket is closed by the parameter with which it reaches its cap.
+std::vector<ReduceBuffer> assign_buckets(const ModelDescription& model, const ParallelConfig& config) {
+  std::vector<ReduceBuffer> buckets;
+  bool open = false;
+  std::int64_t cap = std::min(config.first_bucket_bytes, config.bucket_bytes);
+  for (const int parameter : readiness_order(model)) {
+    if (!open) buckets.emplace_back();
+    auto& bucket = buckets.back();
+    bucket.slots.push_back({parameter, bucket.numel});
+    bucket.numel += model.parameters[static_cast<std::size_t>(parameter)].numel;
+    open = bucket.numel < cap / kElementBytes + (cap % kElementBytes != 0 ? 1 : 0);
+    if (!open) cap = config.bucket_bytes;
+  }
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const int last = model.first_use(buckets[i].slots.back().parameter);
+    buckets[i].name = fmt::format("bucket {} ({})", i, model.units[static_cast<std::size_t>(last)].name);
+  }
+  return buckets;
+}
+
+bool completes_parameters(const ModelDescription& model, int unit) { return model.owned_numel(unit) > 0; }
+
+void add_micro_batch(const Program& program, int micro_batch, std::vector<Action>& out) {
+  const int units = static_cast<int>(program.model.units.size());
+  for (int unit = 0; unit < units; ++unit) out.push_back({ActionKind::forward, unit, micro_batch});
+  out.push_back({ActionKind::loss, -1, micro_batch});
+  for (int unit = units - 1; unit >= 0; --unit) {
+    out.push_back({ActionKind::backward, unit, micro_batch});
+    if (micro_batch > 0 && completes_parameters(program.model, unit)) {
+      out.push_back({ActionKind::accumulate, unit, micro_batch});
+    }
+  }
+}
+
+// Behind the action of the last micro-batch that completes a bucket's last gradient.
+void insert_reduces(const Program& program, std::vector<Action>& actions) {
+  const int last = program.config.micro_batches - 1;
+  const auto completing = last == 0 ? ActionKind::backward : ActionKind::accumulate;
+  std::vector<Action> out;
+  int next = 0;
+  const int buckets = program.metrics_buffer();
+  for (const auto& action : actions) {
+    out.push_back(action);
+    if (action.kind != completing || action.micro_batch != last) continue;
+    const auto complete = [&](int bucket) {
+      const auto& slots = program.buffers[static_cast<std::size_t>(bucket)].slots;
+      return program.model.first_use(slots.back().parameter) >= action.unit;
+    };
+    for (; next < buckets && complete(next); ++next) out.push_back({ActionKind::reduce, -1, -1, -1, next});
+  }
+  actions = std::move(out);
+}
+
+void add_update(const Program& program, std::vector<Action>& actions) {
+  actions.push_back({ActionKind::reduce, -1, -1, -1, program.metrics_buffer()});
+  for (int buffer = 0; buffer <= program.metrics_buffer(); ++buffer) {
+    actions.push_back({ActionKind::wait, -1, -1, -1, buffer});
+  }
+  actions.push_back({ActionKind::clip});
+  actions.push_back({ActionKind::optimize});
+}
+
+}  // namespace
+
+void ParallelConfig::validate() const {
+  const auto at_least_one = [](std::string_view name, std::int64_t value) {
+    if (value < 1) throw UsageError("parallel", fmt::format("{} is {}, expected at least 1", name, value));
+  };
+  at_least_one("world size", world_size);
+  at_least_one("number of micro-batches", micro_batches);
+  at_least_one("bucket size in bytes", bucket_bytes);
+  at_least_one("size of the first bucket in bytes", first_bucket_bytes);
+}
+
+Program compile(const ModelDescription& model, const ParallelConfig& config, int rank) {
+  config.validate();
+  if (rank < 0 || rank >= config.world_size) {
+    throw UsageError("parallel", fmt::format("rank {} of {} ranks", rank, config.world_size));
+  }
+  Program program{rank, config, model, assign_buckets(model, config), {}, {}};
+  program.buffers.push_back({"metrics", static_cast<std::int64_t>(kMetrics), {}});
+  for (int unit = 0; unit < static_cast<int>(model.units.size()); ++unit) {
+    if (completes_parameters(model, unit)) program.setup.push_back({ActionKind::broadcast, unit, -1, 0});
+  }
+  for (int m = 0; m < config.micro_batches; ++m) add_micro_batch(program, m, program.step);
+  insert_reduces(program, program.step);
+  add_update(program, program.step);
+  std::uint32_t id = 0;
+  for (auto& action : program.setup) action.id = ++id;
+  for (auto& action : program.step) action.id = ++id;
+  return program;
+}
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,23 @@
+#include <map>
+
+#include "worker_runtime/nn/module.hpp"
+#include "worker_runtime/parallel/program.hpp"
+
+namespace dtrun::runtime {
+
+ModelDescription describe(const Model& model) {
+  ModelDescription result;
+  std::map<const Parameter*, int> index;
+  for (const Parameter* parameter : model.parameters()) {
+    index.emplace(parameter, static_cast<int>(result.parameters.size()));
+    result.parameters.push_back({parameter->name(), parameter->numel()});
+  }
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    auto& unit = result.units.emplace_back();
+    unit.name = model.unit(i).name();
+    for (const Parameter* parameter : model.unit(i).parameters()) unit.parameters.push_back(index.at(parameter));
+  }
+  return result;
+}
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,264 @@
+#include "worker_runtime/parallel/flow_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace dtrun::runtime {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+bool within(int index, std::size_t size) { return index >= 0 && at(index) < size; }
+
+}  // namespace
+
+FlowCheck::FlowCheck(const Program& program, Report report)
+    : program_(program), report_(std::move(report)), units_(static_cast<int>(program.model.units.size())) {}
+
+void FlowCheck::problem(const Action& action, const std::string& text) {
+  failed_ = true;
+  report_(fmt::format("action {}, {}: {}", action.id, program_.label(action), text));
+}
+
+bool FlowCheck::slots_hold() {
+  const auto parameters = program_.model.parameters.size();
+  bucket_.assign(parameters, -1);
+  if (program_.buffers.empty() || program_.buffers.back().numel != static_cast<std::int64_t>(kMetrics)) {
+    report_("the last buffer is not the metrics");
+    return false;
+  }
+  bool good = true;
+  for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) {
+    const auto& bucket = program_.buffers[at(buffer)];
+    std::int64_t end = 0;
+    for (const auto& slot : bucket.slots) {
+      if (!within(slot.parameter, parameters) || slot.offset != end || bucket_[at(slot.parameter)] != -1) {
+        report_(fmt::format("{}: parameter {} at {} is unknown, misplaced or already in a bucket", bucket.name,
+                            slot.parameter, slot.offset));
+        return false;
+      }
+      bucket_[at(slot.parameter)] = buffer;
+      end += program_.model.parameters[at(slot.parameter)].numel;
+    }
+    if (end != bucket.numel) {
+      report_(fmt::format("{}: {} elements for gradients of {}", bucket.name, bucket.numel, end));
+      good = false;
+    }
+  }
+  for (std::size_t parameter = 0; parameter < parameters; ++parameter) {
+    if (bucket_[parameter] != -1) continue;
+    report_(fmt::format("the gradient of {} is in no bucket", program_.model.parameters[parameter].name));
+    good = false;
+  }
+  return good;
+}
+
+bool FlowCheck::actions_hold(const std::vector<Action>& actions) {
+  for (const auto& action : actions) {
+    const bool unit = within(action.unit, program_.model.units.size());
+    const bool micro_batch = within(action.micro_batch, at(program_.config.micro_batches));
+    bool good = true;
+    switch (action.kind) {
+      case ActionKind::broadcast:
+        good = unit && within(action.peer, at(program_.config.world_size));
+        break;
+      case ActionKind::forward:
+      case ActionKind::backward:
+      case ActionKind::accumulate:
+        good = unit && micro_batch;
+        break;
+      case ActionKind::loss:
+        good = micro_batch;
+        break;
+      case ActionKind::reduce:
+      case ActionKind::wait:
+        good = within(action.buffer, program_.buffers.size());
+        break;
+      case ActionKind::clip:
+      case ActionKind::optimize:
+        break;
+    }
+    if (good) continue;
+    report_(fmt::format("action {}, {}: unit {}, micro-batch {}, peer {} or buffer {} is out of range", action.id,
+                        name_of(action.kind), action.unit, action.micro_batch, action.peer, action.buffer));
+    return false;
+  }
+  return true;
+}
+
+bool FlowCheck::structure_holds() {
+  if (!slots_hold() || !actions_hold(program_.setup) || !actions_hold(program_.step)) return false;
+  std::set<std::uint32_t> ids;
+  for (const auto* actions : {&program_.setup, &program_.step}) {
+    for (const auto& action : *actions) {
+      if (action.id != 0 && ids.insert(action.id).second) continue;
+      report_(fmt::format("action {}, {}: the id is used twice or 0", action.id, program_.label(action)));
+      return false;
+    }
+  }
+  return true;
+}
+
+void FlowCheck::run() {
+  if (!structure_holds()) return;
+  const auto parameters = program_.model.parameters.size();
+  const auto micro_batches = at(program_.config.micro_batches);
+  for (std::size_t parameter = 0; parameter < parameters; ++parameter) {
+    first_use_.push_back(program_.model.first_use(static_cast<int>(parameter)));
+  }
+  forward_.assign(micro_batches, 0);
+  backward_.assign(micro_batches, units_ - 1);
+  loss_.assign(micro_batches, false);
+  in_bucket_.assign(parameters, 0);
+  in_scratch_.assign(parameters, -1);
+  sums_.assign(program_.buffers.size(), Sum::open);
+  setup();
+  for (const auto& action : program_.step) visit(action);
+  end();
+}
+
+void FlowCheck::setup() {
+  std::vector<int> times(at(units_), 0);
+  for (const auto& action : program_.setup) {
+    if (action.kind != ActionKind::broadcast) {
+      problem(action, "not an action of the set-up");
+    } else if (++times[at(action.unit)] > 1) {
+      problem(action, "the second broadcast of these parameters");
+    }
+  }
+  for (int unit = 0; unit < units_; ++unit) {
+    if (times[at(unit)] == 0 && program_.model.owned_numel(unit) > 0) {
+      report_(fmt::format("set-up: the parameters of {} are never broadcast", program_.model.units[at(unit)].name));
+    }
+  }
+}
+
+void FlowCheck::visit(const Action& action) {
+  if (optimized_) problem(action, "after OPTIMIZE");
+  switch (action.kind) {
+    case ActionKind::broadcast:
+      problem(action, "belongs into the set-up");
+      break;
+    case ActionKind::forward:
+      forward(action);
+      break;
+    case ActionKind::loss:
+      loss(action);
+      break;
+    case ActionKind::backward:
+      backward(action);
+      break;
+    case ActionKind::accumulate:
+      accumulate(action);
+      break;
+    case ActionKind::reduce:
+    case ActionKind::wait:
+      reduce(action);
+      break;
+    case ActionKind::clip:
+    case ActionKind::optimize:
+      update(action);
+      break;
+  }
+}
+
+void FlowCheck::forward(const Action& action) {
+  int& next = forward_[at(action.micro_batch)];
+  if (next != action.unit) problem(action, "the unit before it has not run, or it ran already");
+  next = action.unit + 1;
+}
+
+void FlowCheck::loss(const Action& action) {
+  if (forward_[at(action.micro_batch)] != units_) problem(action, "before the end of forward");
+  if (loss_[at(action.micro_batch)]) problem(action, "taken twice");
+  if (sums_.back() != Sum::open) problem(action, "after the metrics were summed");
+  loss_[at(action.micro_batch)] = true;
+}
+
+void FlowCheck::backward(const Action& action) {
+  int& next = backward_[at(action.micro_batch)];
+  if (!loss_[at(action.micro_batch)]) problem(action, "before the loss");
+  if (next != action.unit) problem(action, "the unit behind it has not run backward, or it ran already");
+  next = action.unit - 1;
+  for (const int parameter : program_.model.units[at(action.unit)].parameters) backward_parameter(action, parameter);
+}
+
+void FlowCheck::backward_parameter(const Action& action, int parameter) {
+  const auto& name = program_.model.parameters[at(parameter)].name;
+  const bool complete = first_use_[at(parameter)] == action.unit;
+  if (action.micro_batch == 0) {
+    if (in_bucket_[at(parameter)] != 0) problem(action, fmt::format("overwrites the summed gradient of {}", name));
+    if (bucket_of(parameter) != Sum::open) problem(action, fmt::format("the bucket of {} was already reduced", name));
+    if (complete) in_bucket_[at(parameter)] = 1;
+    return;
+  }
+  int& scratch = in_scratch_[at(parameter)];
+  if (scratch != -1 && scratch != action.micro_batch) {
+    problem(action, fmt::format("the gradient of {} of micro-batch {} was not accumulated", name, scratch));
+  }
+  scratch = action.micro_batch;
+}
+
+void FlowCheck::accumulate(const Action& action) {
+  if (action.micro_batch == 0) problem(action, "micro-batch 0 writes into the buckets itself");
+  if (backward_[at(action.micro_batch)] >= action.unit) problem(action, "before BACKWARD");
+  for (const int parameter : program_.model.units[at(action.unit)].parameters) {
+    if (first_use_[at(parameter)] != action.unit) continue;
+    const auto& name = program_.model.parameters[at(parameter)].name;
+    if (in_scratch_[at(parameter)] != action.micro_batch) {
+      problem(action, fmt::format("there is no gradient of {} to add", name));
+    }
+    if (in_bucket_[at(parameter)] != action.micro_batch) {
+      problem(action, fmt::format("the gradient of {} holds {} micro-batches", name, in_bucket_[at(parameter)]));
+    }
+    if (bucket_of(parameter) != Sum::open) problem(action, fmt::format("the bucket of {} was already reduced", name));
+    in_scratch_[at(parameter)] = -1;
+    in_bucket_[at(parameter)] = action.micro_batch + 1;
+  }
+}
+
+void FlowCheck::reduce(const Action& action) {
+  Sum& sum = sums_[at(action.buffer)];
+  if (action.kind == ActionKind::wait) {
+    if (sum != Sum::running) problem(action, "there is no sum to wait for");
+    sum = Sum::done;
+    return;
+  }
+  if (sum != Sum::open) problem(action, "summed twice");
+  sum = Sum::running;
+  if (action.buffer == program_.metrics_buffer()) {
+    if (!std::ranges::all_of(loss_, [](bool taken) { return taken; })) problem(action, "before the last loss");
+    return;
+  }
+  for (const auto& slot : program_.buffers[at(action.buffer)].slots) {
+    const int have = in_bucket_[at(slot.parameter)];
+    if (have == program_.config.micro_batches) continue;
+    problem(action,
+            fmt::format("the gradient of {} holds {} of {} micro-batches",
+                        program_.model.parameters[at(slot.parameter)].name, have, program_.config.micro_batches));
+  }
+}
+
+bool FlowCheck::sums_done() const {
+  return std::ranges::all_of(sums_, [](Sum sum) { return sum == Sum::done; });
+}
+
+void FlowCheck::update(const Action& action) {
+  if (action.kind == ActionKind::clip) {
+    if (clipped_) problem(action, "clips twice");
+    clipped_ = true;
+  } else {
+    if (!clipped_) problem(action, "before CLIP");
+    optimized_ = true;
+  }
+  if (!sums_done()) problem(action, "not every sum was waited for");
+}
+
+void FlowCheck::end() {
+  if (failed_) return;
+  if (!optimized_) report_("the step ends without OPTIMIZE");
+}
+
+}  // namespace dtrun::runtime

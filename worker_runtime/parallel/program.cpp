@@ -1,0 +1,79 @@
+#include "worker_runtime/parallel/program.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace dtrun::runtime {
+
+std::string_view name_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::broadcast:
+      return "BROADCAST";
+    case ActionKind::forward:
+      return "FORWARD";
+    case ActionKind::loss:
+      return "LOSS";
+    case ActionKind::backward:
+      return "BACKWARD";
+    case ActionKind::accumulate:
+      return "ACCUMULATE";
+    case ActionKind::reduce:
+      return "REDUCE";
+    case ActionKind::wait:
+      return "WAIT";
+    case ActionKind::clip:
+      return "CLIP";
+    case ActionKind::optimize:
+      return "OPTIMIZE";
+  }
+  return "?";
+}
+
+int ModelDescription::first_use(int parameter) const {
+  for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    if (std::ranges::find(units[unit].parameters, parameter) != units[unit].parameters.end()) {
+      return static_cast<int>(unit);
+    }
+  }
+  return -1;
+}
+
+std::int64_t ModelDescription::owned_numel(int unit) const {
+  std::int64_t total = 0;
+  for (const int parameter : units[static_cast<std::size_t>(unit)].parameters) {
+    if (first_use(parameter) == unit) total += parameters[static_cast<std::size_t>(parameter)].numel;
+  }
+  return total;
+}
+
+std::int64_t ModelDescription::numel() const {
+  std::int64_t total = 0;
+  for (const auto& parameter : parameters) total += parameter.numel;
+  return total;
+}
+
+std::string Program::label(const Action& action) const {
+  const auto unit = [&] { return model.units.at(static_cast<std::size_t>(action.unit)).name; };
+  switch (action.kind) {
+    case ActionKind::broadcast:
+      return fmt::format("BROADCAST {}", unit());
+    case ActionKind::forward:
+    case ActionKind::backward:
+    case ActionKind::accumulate:
+      return config.micro_batches == 1
+                 ? fmt::format("{} {}", name_of(action.kind), unit())
+                 : fmt::format("{} {} micro-batch {}", name_of(action.kind), unit(), action.micro_batch);
+    case ActionKind::loss:
+      return fmt::format("LOSS micro-batch {}", action.micro_batch);
+    case ActionKind::reduce:
+    case ActionKind::wait:
+      return fmt::format("{} {}", name_of(action.kind), buffers.at(static_cast<std::size_t>(action.buffer)).name);
+    case ActionKind::clip:
+    case ActionKind::optimize:
+      break;
+  }
+  return std::string(name_of(action.kind));
+}
+
+}  // namespace dtrun::runtime
