@@ -68,15 +68,17 @@ class Tape {
  private:
   struct Entry;
   Tensor run_backward(const Tensor& grad_out, bool with_weights);
+  Tensor checked_grad(const Tensor& grad_out) const;
 
   RunContext* ctx_;
   Mode mode_;
   std::vector<Entry> entries_;
-  int values_ = 0;
+  std::vector<bool> wanted_;  // by value: whether backward needs its gradient
   int input_ = -1;
   int output_ = -1;
   Shape output_shape_;
   bool finished_ = false;
+  bool backward_done_ = false;
   double flops_ = 0;
   std::size_t saved_bytes_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "worker_runtime/autograd/node.hpp"
 #include "worker_runtime/core/shape.hpp"
 #include "worker_runtime/ops/random.hpp"
 #include "worker_runtime/tensor/tensor.hpp"
@@ -77,6 +78,18 @@ class Parameter {
   Tensor value_;
   Tensor grad_;
   bool grad_filled_ = false;
+};
+
+// For nodes whose kernel can only overwrite: tensor() is where the contribution goes, commit() adds it to an earlier one if there is one.
+class GradTarget {
+ public:
+  GradTarget(RunContext& ctx, Parameter& parameter);
+  const Tensor& tensor() const noexcept { return tensor_; }
+  void commit();
+
+ private:
+  Parameter::GradSlot slot_;
+  Tensor tensor_;
 };
 
 }  // namespace dtrun::runtime

@@ -18,16 +18,11 @@ class SquareSum {
   double norm() const noexcept;
 
  private:
-  void add_large(double square) noexcept;
-  struct Limb {
-    std::int64_t high = 0;  // value = high * 2^52 + low, in units of the limb
-    std::int64_t low = 0;
-    void add(double units) noexcept;
-    void merge(const Limb& other) noexcept;
-    double value() const noexcept;
-  };
-  std::array<Limb, 6> limbs_{};
-  std::uint32_t not_finite_ = 0;  // 1: an infinity, 2: a nan
+  __extension__ typedef __int128 Wide;
+  static constexpr int kLimbs = 9;
+  void add_one(double square) noexcept;
+  std::array<Wide, kLimbs> limbs_{};  // limb k counts units of 2^(44 k - 110)
+  std::uint32_t not_finite_ = 0;      // bit 0: an infinity, bit 1: a nan
 };
 
 // torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). max_norm <= 0 means no clipping: 1.

@@ -16,7 +16,7 @@ namespace dtrun::runtime {
 struct OptimizerPiece {
   std::string name;        // parameter name
   Tensor value;            // updated in place
-  Tensor grad;             // read only; may be rebound with set_grad
+  Tensor grad;             // only read; may be left undefined until the first step, or rebound, with set_grad
   bool is_matrix = true;   // Parameter::is_matrix(), for decay of matrices only
   std::int64_t first = 0;  // index of the piece's first element inside the parameter, for checkpoints
 };
@@ -45,6 +45,10 @@ class Optimizer {
 
  protected:
   explicit Optimizer(std::vector<OptimizerPiece> pieces);
+  void check_grads() const;
+  std::vector<Tensor> make_state(Arena& arena) const;
+  void append_state(std::string_view suffix, const std::vector<Tensor>& tensors, std::vector<OptimizerState>& states) const;
+
   std::vector<OptimizerPiece> pieces_;
   std::int64_t steps_ = 0;
 };

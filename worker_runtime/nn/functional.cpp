@@ -1,0 +1,124 @@
+#include "worker_runtime/nn/functional.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/nn/linear.hpp"
+#include "worker_runtime/ops/attention.hpp"
+#include "worker_runtime/ops/cross_entropy.hpp"
+#include "worker_runtime/ops/elementwise.hpp"
+#include "worker_runtime/ops/gelu.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+class AddNode final : public Node {
+ public:
+  std::string_view name() const override { return "add"; }
+  Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
+    const Tensor sum = Tensor::empty(inputs[0].shape(), DType::f32, ctx.activation);
+    ops::add(inputs[0], inputs[1], sum);
+    return sum;
+  }
+  void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
+    for (InputGrad& grad : grads) {
+      if (grad.needed) grad.deliver(ctx, grad_out, true);
+    }
+  }
+};
+
+class GeluNode final : public Node {
+ public:
+  std::string_view name() const override { return "gelu"; }
+  Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
+    x_ = inputs[0];
+    const Tensor y = Tensor::empty(x_.shape(), DType::f32, ctx.activation);
+    ops::gelu_forward(x_, y);
+    return y;
+  }
+  void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
+    if (!grads[0].needed) return;
+    const Tensor dx = Tensor::empty(x_.shape(), DType::f32, ctx.work);
+    ops::gelu_backward(x_, grad_out, dx);
+    grads[0].deliver(ctx, dx);
+  }
+
+ private:
+  Tensor x_;
+};
+
+// Keeps qkv, its result and one number per row and head.
+class AttentionNode final : public Node {
+ public:
+  explicit AttentionNode(std::int64_t heads) : heads_(static_cast<int>(heads)) {}
+  std::string_view name() const override { return "attention"; }
+  Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
+    qkv_ = inputs[0];
+    if (qkv_.rank() != 3 || qkv_.dim(2) % 3 != 0) {
+      throw ShapeError("nn", fmt::format("attention input {}, expected [batch, sequence, 3 * width]", qkv_.shape().to_string()));
+    }
+    out_ = Tensor::empty({qkv_.dim(0), qkv_.dim(1), qkv_.dim(2) / 3}, DType::f32, ctx.activation);
+    lse_ = Tensor::empty({qkv_.dim(0), heads_, qkv_.dim(1)}, DType::f32, ctx.activation);
+    ops::attention_forward(qkv_, heads_, out_, lse_);
+    return out_;
+  }
+  void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
+    if (!grads[0].needed) return;
+    const Tensor dqkv = Tensor::empty(qkv_.shape(), DType::f32, ctx.work);
+    ops::attention_backward(qkv_, out_, lse_, grad_out, heads_, dqkv);
+    grads[0].deliver(ctx, dqkv);
+  }
+  // Two products over the lower triangle.
+  double flops() const override { return 2.0 * static_cast<double>(out_.numel()) * static_cast<double>(out_.dim(1) + 1); }
+  std::size_t bytes() const override { return lse_.bytes(); }
+
+ private:
+  int heads_;
+  Tensor qkv_, out_, lse_;
+};
+
+class CrossEntropyNode final : public Node {
+ public:
+  CrossEntropyNode(Tensor targets, bool training) : targets_(std::move(targets)), training_(training) {}
+  std::string_view name() const override { return "cross_entropy"; }
+  Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
+    const Tensor& logits = inputs[0];
+    const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);
+    if (training_) {
+      grad_ = logits;
+      *loss.data<float>() = static_cast<float>(ops::cross_entropy_forward_backward(logits, targets_).mean());
+    } else {
+      *loss.data<float>() = static_cast<float>(ops::cross_entropy_forward(logits, targets_).mean());
+    }
+    return loss;
+  }
+  void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
+    if (!grads[0].needed) return;
+    if (const float factor = *grad_out.data<float>(); factor != 1.0F) ops::scale(grad_, factor);
+    grads[0].deliver(ctx, std::exchange(grad_, Tensor()));
+  }
+
+ private:
+  Tensor targets_;
+  bool training_;
+  Tensor grad_;
+};
+
+}  // namespace
+
+Value add(Tape& tape, const Value& a, const Value& b) { return tape.apply<AddNode>({a, b}); }
+Value gelu(Tape& tape, const Value& x) { return tape.apply<GeluNode>({x}); }
+Value causal_attention(Tape& tape, const Value& qkv, std::int64_t heads) { return tape.apply<AttentionNode>({qkv}, heads); }
+
+Value tied_linear(Tape& tape, const Value& x, Parameter& weight) {
+  return tape.apply<LinearNode>({x}, weight, nullptr, ops::WeightLayout::out_in);
+}
+
+Value cross_entropy(Tape& tape, Value&& logits, const Tensor& targets) {
+  const Value taken = std::move(logits);
+  return tape.apply<CrossEntropyNode>({taken}, targets, tape.training());
+}
+
+}  // namespace dtrun::runtime

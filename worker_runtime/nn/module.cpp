@@ -1,0 +1,78 @@
+#include "worker_runtime/nn/module.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rendezvous/base/error.hpp"
+
+namespace dtrun::runtime {
+
+std::string Scope::full_name(std::string_view name) const {
+  return prefix_.empty() ? std::string(name) : fmt::format("{}.{}", prefix_, name);
+}
+
+Scope Scope::operator/(std::string_view name) const { return Scope(*unit_, full_name(name)); }
+
+Parameter& Scope::parameter(std::string_view name, const Shape& shape, Init init) const {
+  auto parameter = std::make_unique<Parameter>(full_name(name), shape, init);
+  Parameter& reference = *parameter;
+  unit_->owned_.push_back(std::move(parameter));
+  unit_->uses_.push_back(&reference);
+  return reference;
+}
+
+Parameter& Scope::share(Parameter& parameter) const {
+  unit_->uses_.push_back(&parameter);
+  return parameter;
+}
+
+bool Unit::owns(const Parameter& parameter) const noexcept {
+  return std::ranges::any_of(owned_, [&](const auto& own) { return own.get() == &parameter; });
+}
+
+Tensor Unit::run(Tape& tape, const Tensor& activation, const Batch& batch) const {
+  const Value input = tape.input(activation);
+  const Value output = forward(tape, input, batch);
+  tape.finish(output);
+  return output.tensor();
+}
+
+std::vector<Parameter*> Model::parameters() const {
+  std::vector<Parameter*> all;
+  for (const auto& unit : units_) {
+    for (Parameter* parameter : unit->parameters()) {
+      if (std::ranges::find(all, parameter) == all.end()) all.push_back(parameter);
+    }
+  }
+  return all;
+}
+
+Parameter* Model::find(std::string_view name) const noexcept {
+  for (const auto& unit : units_) {
+    for (Parameter* parameter : unit->parameters()) {
+      if (parameter->name() == name) return parameter;
+    }
+  }
+  return nullptr;
+}
+
+std::int64_t Model::parameter_count() const noexcept {
+  std::int64_t count = 0;
+  for (const auto& unit : units_) {
+    for (const Parameter* parameter : unit->parameters()) count += unit->owns(*parameter) ? parameter->numel() : 0;
+  }
+  return count;
+}
+
+void Model::append(std::unique_ptr<Unit> unit) {
+  for (const Parameter* parameter : unit->parameters()) {
+    const Parameter* known = find(parameter->name());
+    if (known != nullptr && known != parameter) {
+      throw UsageError("nn", fmt::format("two parameters are named \"{}\"", parameter->name()));
+    }
+  }
+  units_.push_back(std::move(unit));
+}
+
+}  // namespace dtrun::runtime
