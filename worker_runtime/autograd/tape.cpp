@@ -124,8 +124,9 @@ Tensor Tape::checked_grad(const Tensor& grad_out) const {
     return grad_out;
   }
   if (output_shape_.numel() != 1) {
-    throw ShapeError("autograd", fmt::format("backward of a result of shape {} needs its gradient: only a scalar may leave it out",
-                                             output_shape_.to_string()));
+    throw ShapeError("autograd",
+                     fmt::format("backward of a result of shape {} needs its gradient: only a scalar may leave it out",
+                                 output_shape_.to_string()));
   }
   Tensor one = Tensor::empty(output_shape_, DType::f32, ctx_->work);
   ops::fill(one, 1.0F);

@@ -49,7 +49,6 @@ class SafetensorsReader {
   void read_elements(std::string_view name, std::uint64_t first, const Tensor& destination) const;
 
  private:
-  void parse(std::string_view header, std::uint64_t data_bytes);
   std::string path_;
   UniqueFd file_;
   std::uint64_t data_start_ = 0;

@@ -57,7 +57,8 @@ class AttentionNode final : public Node {
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     qkv_ = inputs[0];
     if (qkv_.rank() != 3 || qkv_.dim(2) % 3 != 0) {
-      throw ShapeError("nn", fmt::format("attention input {}, expected [batch, sequence, 3 * width]", qkv_.shape().to_string()));
+      throw ShapeError(
+          "nn", fmt::format("attention input {}, expected [batch, sequence, 3 * width]", qkv_.shape().to_string()));
     }
     out_ = Tensor::empty({qkv_.dim(0), qkv_.dim(1), qkv_.dim(2) / 3}, DType::f32, ctx.activation);
     lse_ = Tensor::empty({qkv_.dim(0), heads_, qkv_.dim(1)}, DType::f32, ctx.activation);
@@ -71,7 +72,9 @@ class AttentionNode final : public Node {
     grads[0].deliver(ctx, dqkv);
   }
   // Two products over the lower triangle.
-  double flops() const override { return 2.0 * static_cast<double>(out_.numel()) * static_cast<double>(out_.dim(1) + 1); }
+  double flops() const override {
+    return 2.0 * static_cast<double>(out_.numel()) * static_cast<double>(out_.dim(1) + 1);
+  }
   std::size_t bytes() const override { return lse_.bytes(); }
 
  private:
@@ -110,7 +113,9 @@ class CrossEntropyNode final : public Node {
 
 Value add(Tape& tape, const Value& a, const Value& b) { return tape.apply<AddNode>({a, b}); }
 Value gelu(Tape& tape, const Value& x) { return tape.apply<GeluNode>({x}); }
-Value causal_attention(Tape& tape, const Value& qkv, std::int64_t heads) { return tape.apply<AttentionNode>({qkv}, heads); }
+Value causal_attention(Tape& tape, const Value& qkv, std::int64_t heads) {
+  return tape.apply<AttentionNode>({qkv}, heads);
+}
 
 Value tied_linear(Tape& tape, const Value& x, Parameter& weight) {
   return tape.apply<LinearNode>({x}, weight, nullptr, ops::WeightLayout::out_in);

@@ -12,8 +12,8 @@ Value gelu(Tape& tape, const Value& x);
 Value causal_attention(Tape& tape, const Value& qkv, std::int64_t heads);
 // x W^T with a parameter of another module, weight [out, in]: a tied output head. No bias.
 Value tied_linear(Tape& tape, const Value& x, Parameter& weight);
-// Mean loss over the targets that are not ops::kIgnoreIndex, f32 [1]. Consumes `logits`: when training, their memory becomes the
-// gradient at once, so no other node may have kept them.
+// Mean loss over the targets that are not ops::kIgnoreIndex, f32 [1]. Consumes `logits`: when training, their memory
+// becomes the gradient at once, so no other node may have kept them.
 Value cross_entropy(Tape& tape, Value&& logits, const Tensor& targets);
 
 }  // namespace dtrun::runtime

@@ -101,17 +101,19 @@ Model make_gpt2(const GPT2Config& config) {
       .norm_eps = config.layer_norm_epsilon,
       .weights = Init::normal(config.initializer_range),
       // As the GPT-2 paper and Hugging Face: the residual stream sums 2 * n_layer projections.
-      .residual_weights =
-          Init::normal(static_cast<float>(config.initializer_range / std::sqrt(2.0 * static_cast<double>(config.n_layer)))),
+      .residual_weights = Init::normal(
+          static_cast<float>(config.initializer_range / std::sqrt(2.0 * static_cast<double>(config.n_layer)))),
   };
-  for (std::int64_t layer = 0; layer < config.n_layer; ++layer) model.add<BlockUnit>(fmt::format("h.{}", layer), options);
+  for (std::int64_t layer = 0; layer < config.n_layer; ++layer)
+    model.add<BlockUnit>(fmt::format("h.{}", layer), options);
   model.add<HeadUnit>(config, embedding.wte());
   return model;
 }
 
 double gpt2_train_flops_per_token(const GPT2Config& config, std::int64_t sequence) {
   const auto d = static_cast<double>(config.n_embd);
-  const double block = 2 * d * (4 * d + 2 * static_cast<double>(config.inner())) + 2 * d * static_cast<double>(sequence + 1);
+  const double block =
+      2 * d * (4 * d + 2 * static_cast<double>(config.inner())) + 2 * d * static_cast<double>(sequence + 1);
   const double forward = static_cast<double>(config.n_layer) * block + 2 * d * static_cast<double>(config.vocab_size);
   return 3 * forward;
 }

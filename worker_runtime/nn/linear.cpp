@@ -30,7 +30,9 @@ Linear::Linear(const Scope& scope, std::int64_t in, std::int64_t out, const Line
       bias_(options.bias ? &scope.parameter("bias", Shape{out}, Init::zeros()) : nullptr),
       layout_(options.layout) {}
 
-Value Linear::operator()(Tape& tape, const Value& x) const { return tape.apply<LinearNode>({x}, *weight_, bias_, layout_); }
+Value Linear::operator()(Tape& tape, const Value& x) const {
+  return tape.apply<LinearNode>({x}, *weight_, bias_, layout_);
+}
 
 Value Linear::with_gelu(Tape& tape, const Value& x) const {
   return tape.apply<LinearGeluNode>({x}, *weight_, bias_, layout_);
@@ -41,7 +43,8 @@ Tensor LinearNode::output(RunContext& ctx, const Tensor& x) {
   const std::int64_t in = weight.dim(is_in_out(layout_) ? 0 : 1);
   const std::int64_t out = weight.dim(is_in_out(layout_) ? 1 : 0);
   if (x.rank() == 0 || x.dim(-1) != in) {
-    throw ShapeError("nn", fmt::format("{} takes rows of {} elements, its input is {}", weight_.name(), in, x.shape().to_string()));
+    throw ShapeError(
+        "nn", fmt::format("{} takes rows of {} elements, its input is {}", weight_.name(), in, x.shape().to_string()));
   }
   flops_ = 2.0 * static_cast<double>(x.numel()) * static_cast<double>(out);
   return Tensor::empty(with_last(x.shape(), out), DType::f32, ctx.activation);

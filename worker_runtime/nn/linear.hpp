@@ -49,7 +49,8 @@ class LinearNode : public Node {
   double flops_ = 0;
 };
 
-// y = gelu(x W + bias), tanh form. Keeps x and the linear result; between the two phases of backward the latter's gradient.
+// y = gelu(x W + bias), tanh form. Keeps x and the linear result; between the two phases of backward the latter's
+// gradient.
 class LinearGeluNode final : public LinearNode {
  public:
   using LinearNode::LinearNode;

@@ -14,7 +14,8 @@ Parameter::Parameter(std::string name, const Shape& shape, Init init)
 
 const Tensor& Parameter::value() const {
   if (!value_.defined()) {
-    throw ShapeError("nn", fmt::format("parameter {} is used while no value is bound to it (sharded, or never initialised)", name_));
+    throw ShapeError(
+        "nn", fmt::format("parameter {} is used while no value is bound to it (sharded, or never initialised)", name_));
   }
   return value_;
 }
@@ -57,9 +58,15 @@ Parameter::GradSlot Parameter::grad_slot() {
 
 void Parameter::fill_initial(std::uint64_t seed, const Tensor& out, ops::GlobalIndex where) const {
   switch (init_.kind) {
-    case Init::Kind::zeros: ops::fill(out, 0.0F); break;
-    case Init::Kind::ones: ops::fill(out, 1.0F); break;
-    case Init::Kind::normal: ops::fill_normal(out, init_.stddev, ops::RandomStream::of(seed, name_), where); break;
+    case Init::Kind::zeros:
+      ops::fill(out, 0.0F);
+      break;
+    case Init::Kind::ones:
+      ops::fill(out, 1.0F);
+      break;
+    case Init::Kind::normal:
+      ops::fill_normal(out, init_.stddev, ops::RandomStream::of(seed, name_), where);
+      break;
   }
 }
 

@@ -80,7 +80,8 @@ class Parameter {
   bool grad_filled_ = false;
 };
 
-// For nodes whose kernel can only overwrite: tensor() is where the contribution goes, commit() adds it to an earlier one if there is one.
+// For nodes whose kernel can only overwrite: tensor() is where the contribution goes, commit() adds it to an earlier
+// one if there is one.
 class GradTarget {
  public:
   GradTarget(RunContext& ctx, Parameter& parameter);

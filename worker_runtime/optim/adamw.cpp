@@ -13,7 +13,8 @@ namespace dtrun::runtime {
 
 void AdamWConfig::validate() const {
   const auto expect = [](std::string_view field, double value, bool good, std::string_view wanted) {
-    if (!good || !std::isfinite(value)) throw UsageError("optim", fmt::format("{}: {}, expected {}", field, value, wanted));
+    if (!good || !std::isfinite(value))
+      throw UsageError("optim", fmt::format("{}: {}, expected {}", field, value, wanted));
   };
   expect("beta1", beta1, beta1 >= 0 && beta1 < 1, "0 up to, not including, 1");
   expect("beta2", beta2, beta2 >= 0 && beta2 < 1, "0 up to, not including, 1");
@@ -33,7 +34,8 @@ void AdamW::step(double lr, float grad_scale) {
     const OptimizerPiece& piece = pieces_[i];
     const bool decays = piece.is_matrix || !config_.decay_matrices_only;
     const ops::AdamWSettings settings{lr, config_.beta1, config_.beta2, config_.eps, decays ? config_.weight_decay : 0};
-    ops::adamw_step(piece.value, piece.grad.view(piece.value.shape()), exp_avg_[i], exp_avg_sq_[i], settings, steps_, grad_scale);
+    ops::adamw_step(piece.value, piece.grad.view(piece.value.shape()), exp_avg_[i], exp_avg_sq_[i], settings, steps_,
+                    grad_scale);
   }
 }
 

@@ -11,8 +11,8 @@
 namespace dtrun::runtime {
 namespace {
 
-// A square below 2^22 is cut into whole numbers of three units. Each cut is exact, and so is the double sum of 512 such numbers,
-// because none of them needs more than 2^44 units: 44 + 9 = 53 bits.
+// A square below 2^22 is cut into whole numbers of three units. Each cut is exact, and so is the double sum of 512 such
+// numbers, because none of them needs more than 2^44 units: 44 + 9 = 53 bits.
 constexpr int kBlock = 512;
 constexpr int kLowestExponent = -110;
 constexpr int kLimbBits = 44;
@@ -57,7 +57,8 @@ BlockSums sum_block_plain(const float* x) { return sum_block(x); }
 #if defined(__x86_64__)
 __attribute__((target("avx2"))) BlockSums sum_block_avx2(const float* x) { return sum_block(x); }
 auto* pick() {
-  return ops::cpu_level() == ops::CpuLevel::v3 || ops::cpu_level() == ops::CpuLevel::v4 ? sum_block_avx2 : sum_block_plain;
+  return ops::cpu_level() == ops::CpuLevel::v3 || ops::cpu_level() == ops::CpuLevel::v4 ? sum_block_avx2
+                                                                                        : sum_block_plain;
 }
 #else
 auto* pick() { return sum_block_plain; }

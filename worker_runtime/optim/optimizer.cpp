@@ -14,8 +14,8 @@ void check_piece(const OptimizerPiece& piece, const Tensor& grad) {
     throw ShapeError("optim", fmt::format("{} has no f32 value", piece.name));
   }
   if (grad.defined() && (grad.dtype() != DType::f32 || grad.numel() != piece.value.numel())) {
-    throw ShapeError("optim", fmt::format("gradient of {}: {} {}, expected f32 with {} elements", piece.name, name_of(grad.dtype()),
-                                          grad.shape().to_string(), piece.value.numel()));
+    throw ShapeError("optim", fmt::format("gradient of {}: {} {}, expected f32 with {} elements", piece.name,
+                                          name_of(grad.dtype()), grad.shape().to_string(), piece.value.numel()));
   }
 }
 

@@ -47,7 +47,8 @@ class Optimizer {
   explicit Optimizer(std::vector<OptimizerPiece> pieces);
   void check_grads() const;
   std::vector<Tensor> make_state(Arena& arena) const;
-  void append_state(std::string_view suffix, const std::vector<Tensor>& tensors, std::vector<OptimizerState>& states) const;
+  void append_state(std::string_view suffix, const std::vector<Tensor>& tensors,
+                    std::vector<OptimizerState>& states) const;
 
   std::vector<OptimizerPiece> pieces_;
   std::int64_t steps_ = 0;
