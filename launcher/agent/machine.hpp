@@ -1,0 +1,29 @@
+// What this machine has, as far as a launcher needs to know. No CUDA library is loaded: devices are counted in /proc
+// and /dev.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "launcher/config/launch_config.hpp"
+
+namespace dtrun::launcher {
+
+// CPUs in this process's affinity mask.
+int allowed_cores();
+// NVIDIA devices the driver shows, whatever CUDA_VISIBLE_DEVICES says.
+int gpu_devices();
+// How many of `devices` a program sees under this CUDA_VISIBLE_DEVICES: all when unset; the list is read up to the
+// first entry that names no device, as CUDA does.
+int visible_gpus(int devices, const std::optional<std::string>& list);
+std::string host_name();
+
+// A random UUID, version 4; a decimal 128-bit number (torchrun's for an empty --rdzv-id).
+std::string random_uuid();
+std::string random_decimal();
+
+// --nproc-per-node as a number. Throws UsageError when "gpu" finds no device.
+int resolve_process_count(const ProcessCount& wanted);
+
+}  // namespace dtrun::launcher

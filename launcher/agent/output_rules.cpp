@@ -1,0 +1,50 @@
+#include "launcher/agent/output_rules.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "launcher/agent/program.hpp"
+
+namespace dtrun::launcher {
+namespace {
+
+std::string prefix_of(const LaunchConfig& config, const OutputSurroundings& surroundings, int local_rank, bool teed) {
+  const auto rank = std::to_string(local_rank);
+  const std::vector<std::pair<std::string_view, std::string>> values = {
+      {"role_name", config.role}, {"rank", rank}, {"local_rank", rank}, {"hostname", surroundings.host}};
+  if (config.logs.console_prefix) {
+    return *config.logs.console_prefix == "off" ? "" : substitute(*config.logs.console_prefix, values);
+  }
+  if (teed) {
+    const auto& text = config.logs.line_prefix_template;
+    return text.empty() ? fmt::format("[{}{}]:", config.role, rank) : substitute(text, values);
+  }
+  return surroundings.terminal && surroundings.workers > 1 ? fmt::format("[rank{}] ", rank) : "";
+}
+
+}  // namespace
+
+RankOutputPlan output_plan(const LaunchConfig& config, const OutputSurroundings& surroundings, int local_rank) {
+  const bool files = !surroundings.rank_directory.empty();
+  const auto redirected = files ? config.logs.redirects.of(local_rank) : 0;
+  const auto teed = files ? config.logs.tee.of(local_rank) : 0;
+  const auto& filter = config.logs.local_ranks_filter;
+  const bool shown = !files || filter.empty() || std::find(filter.begin(), filter.end(), local_rank) != filter.end();
+  const auto on_console = [&](int stream) { return shown && ((redirected & stream) == 0 || (teed & stream) != 0); };
+  const auto file = [&](int stream, const char* name) {
+    return ((redirected | teed) & stream) != 0 ? fmt::format("{}/{}", surroundings.rank_directory, name)
+                                               : std::string();
+  };
+  RankOutputPlan plan;
+  plan.console_stdout = on_console(StreamRule::kOut);
+  plan.console_stderr = on_console(StreamRule::kErr);
+  plan.stdout_file = file(StreamRule::kOut, "stdout.log");
+  plan.stderr_file = file(StreamRule::kErr, "stderr.log");
+  plan.prefix = prefix_of(config, surroundings, local_rank, teed != 0);
+  plan.color_index = local_rank;
+  plan.whole_lines = surroundings.workers > 1 || !plan.prefix.empty();
+  return plan;
+}
+
+}  // namespace dtrun::launcher

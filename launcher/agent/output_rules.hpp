@@ -1,0 +1,20 @@
+// From the log options to the output plan of one rank.
+#pragma once
+
+#include <string>
+
+#include "launcher/config/launch_config.hpp"
+#include "launcher/logs/output_plan.hpp"
+
+namespace dtrun::launcher {
+
+struct OutputSurroundings {
+  int workers = 1;
+  std::string rank_directory;  // empty: no files; -r, -t and --local-ranks-filter are then ignored, as torchrun does
+  bool terminal = false;       // stdout is one: lines get a prefix even when nobody asked
+  std::string host;
+};
+
+RankOutputPlan output_plan(const LaunchConfig& config, const OutputSurroundings& surroundings, int local_rank);
+
+}  // namespace dtrun::launcher

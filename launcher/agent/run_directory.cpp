@@ -1,0 +1,104 @@
+#include "launcher/agent/run_directory.hpp"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "rendezvous/base/env.hpp"
+#include "rendezvous/base/error.hpp"
+
+namespace dtrun::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string make_unique(std::string pattern) {
+  pattern += "XXXXXX";
+  if (::mkdtemp(pattern.data()) == nullptr)
+    throw_errno("launcher", fmt::format("cannot make the directory \"{}\"", pattern));
+  return pattern;
+}
+
+void make(const std::string& path) {
+  if (::mkdir(path.c_str(), 0777) != 0 && errno != EEXIST)
+    throw_errno("launcher", fmt::format("cannot make the directory \"{}\"", path));
+}
+
+void make_with_parents(const std::string& path) {
+  for (std::size_t at = path.find('/', 1); at != std::string::npos; at = path.find('/', at + 1))
+    make(path.substr(0, at));
+  make(path);
+}
+
+// Removes empty directories bottom-up, and error files when asked. True when something is left.
+bool prune_below(const fs::path& directory, bool error_files) {
+  std::error_code error;
+  bool left = false;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    std::error_code ignored;
+    if (it->is_directory(ignored) && !it->is_symlink(ignored)) {
+      left = prune_below(it->path(), error_files) || left;
+    } else if (!error_files || it->path().filename() != "error.json" || !fs::remove(it->path(), ignored)) {
+      left = true;
+    }
+  }
+  return left || ::rmdir(directory.c_str()) != 0;
+}
+
+}  // namespace
+
+std::string temporary_base_directory() {
+  for (const auto* name : {"TMPDIR", "TEMP", "TMP"}) {
+    auto value = env::get(name);
+    if (value && !value->empty()) return *value;
+  }
+  return "/tmp";
+}
+
+RunDirectory::RunDirectory(const std::optional<std::string>& log_directory, const std::string& temporary_base,
+                           const std::string& run_id) {
+  if (log_directory == "/dev/null") return;
+  std::string base;
+  if (log_directory && !log_directory->empty()) {
+    make_with_parents(*log_directory);
+    // Workers may change their directory: what they get is absolute.
+    base = log_directory->front() == '/' ? *log_directory
+                                         : (fs::current_path() / *log_directory).lexically_normal().string();
+  } else {
+    base = temporary_ = make_unique(temporary_base + "/dtrun_");
+  }
+  run_ = make_unique(fmt::format("{}/{}_", base, run_id));
+}
+
+std::string RunDirectory::attempt(int number) const {
+  return exists() ? fmt::format("{}/attempt_{}", run_, number) : "";
+}
+
+std::string RunDirectory::rank(int attempt_number, int local_rank) const {
+  return exists() ? fmt::format("{}/attempt_{}/{}", run_, attempt_number, local_rank) : "";
+}
+
+std::string RunDirectory::error_file(int attempt_number, int local_rank) const {
+  return exists() ? rank(attempt_number, local_rank) + "/error.json" : "";
+}
+
+void RunDirectory::make_attempt(int number, int workers) {
+  if (!exists()) return;
+  make(attempt(number));
+  for (int rank_number = 0; rank_number < workers; ++rank_number) make(rank(number, rank_number));
+}
+
+bool RunDirectory::prune(bool success) noexcept {
+  if (!exists()) return false;
+  if (temporary_.empty()) return true;
+  try {
+    return prune_below(temporary_, success);
+  } catch (...) {
+    return true;  // out of memory: leave it all
+  }
+}
+
+}  // namespace dtrun::launcher

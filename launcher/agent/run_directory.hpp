@@ -1,0 +1,39 @@
+// Where the files of one run lie: <base>/<run id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace dtrun::launcher {
+
+// Without --log-dir the base is a private temporary directory. It is made before the first worker starts, because
+// workers may write error files; at the end, prune() removes directories in which nothing was written, so a quiet run
+// leaves nothing behind. A base that the user named is never pruned. Owner: the agent. Constructor and make_attempt
+// throw SystemError.
+class RunDirectory {
+ public:
+  // /dev/null means no directory at all. `temporary_base` is used when `log_directory` is not given.
+  RunDirectory(const std::optional<std::string>& log_directory, const std::string& temporary_base,
+               const std::string& run_id);
+
+  bool exists() const { return !run_.empty(); }
+  // <base>/<run id>_<random>; empty without a directory.
+  const std::string& path() const { return run_; }
+  std::string attempt(int number) const;
+  std::string rank(int attempt_number, int local_rank) const;
+  std::string error_file(int attempt_number, int local_rank) const;
+  // Makes the directories of one attempt.
+  void make_attempt(int number, int workers);
+
+  // After a success: error files of attempts that were made good go too. True when files are left under path().
+  bool prune(bool success) noexcept;
+
+ private:
+  std::string temporary_;  // what prune() may remove at last
+  std::string run_;
+};
+
+// $TMPDIR, $TEMP, $TMP, else /tmp.
+std::string temporary_base_directory();
+
+}  // namespace dtrun::launcher

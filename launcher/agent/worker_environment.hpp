@@ -1,0 +1,33 @@
+// The environment variables of one worker: the launcher's own with torchrun's on top.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/config/launch_config.hpp"
+
+namespace dtrun::launcher {
+
+// What all workers of one attempt have in common.
+struct RoundPlace {
+  int world_size = 1;
+  int attempt = 0;
+  std::string run_id;
+  std::string master_addr;
+  int master_port = 0;
+  bool agent_store = true;
+  int allowed_cores = 1;
+  std::string log_directory;  // of this attempt; empty: none
+};
+
+// Complete NAME=value list. `error_file` is empty when there is no log directory. Throws UsageError when
+// --virtual-local-rank has no device for this rank.
+std::vector<std::string> worker_environment(const std::vector<std::string>& inherited, const LaunchConfig& config,
+                                            const RoundPlace& place, int local_rank, const std::string& error_file);
+
+// This process's own environment as a list.
+std::vector<std::string> own_environment();
+
+}  // namespace dtrun::launcher
