@@ -16,9 +16,9 @@ namespace dtrun::launcher {
 struct OutputHubOptions {
   int stdout_fd = 1;  // borrowed
   int stderr_fd = 2;
-  std::size_t console_buffer_bytes = std::size_t{1}
-                                     << 20;  // per console stream; what does not fit is dropped and counted
-  std::size_t tail_lines = 20;               // last lines of stderr that are kept per rank
+  std::size_t console_buffer_bytes = 1024 * 1024;  // per console stream
+  std::size_t tail_lines = 20;                     // last lines of stderr that are kept per rank
+  bool color = true;                               // of the prefixes, on a terminal
 };
 
 struct OutputStatistics {
@@ -30,7 +30,9 @@ struct OutputStatistics {
 // Owner: the agent. One thread, no locks, nothing in it blocks except the disk. It has its own epoll set: the agent
 // waits until event_fd() is readable (for Asio: a stream_descriptor on a dup, async_wait(wait_read)) and calls
 // process(), which does a bounded piece of work. Failures: a full disk or a stuck reader is counted and reported, never
-// passed on to the worker. Only attach() throws (no descriptors left).
+// passed on to the worker; only attach() throws (no descriptors left). A reader that is merely slow slows the workers
+// down, as any pipe does; one that takes nothing for 20 ms loses lines (counted, with a notice). The process must
+// ignore SIGPIPE (run_guarded() sees to that in the agent).
 class OutputHub {
  public:
   using CaptureId = std::uint64_t;

@@ -62,6 +62,7 @@ void set_up_agent(pid_t guardian, const sigset_t& mask) {
   ::setpgid(0, 0);
   // Being in the background must not stop us when we write to a terminal with "stty tostop".
   set_disposition(SIGTTOU, SIG_IGN);
+  set_disposition(SIGPIPE, SIG_IGN);  // a console reader that leaves must not end the job; workers get the default back
   set_disposition(guardian_died_signal(), kill_everything_and_leave);
   become_subreaper();
   sigset_t agent_mask = mask;

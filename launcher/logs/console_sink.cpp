@@ -1,0 +1,116 @@
+#include "launcher/logs/console_sink.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace dtrun::launcher {
+namespace {
+
+// poll() promises room for this much in a pipe (PIPE_BUF is 4096) and in a terminal.
+constexpr std::size_t kPolledPiece = 512;
+constexpr std::size_t kExcess = std::size_t{4} << 20;
+
+}  // namespace
+
+ConsoleSink::ConsoleSink(int fd, std::size_t buffer_limit) : fd_(fd), limit_(buffer_limit) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) {
+    mode_ = Mode::broken;  // started with that descriptor closed
+  } else if (S_ISFIFO(info.st_mode) || (S_ISCHR(info.st_mode) && ::isatty(fd) == 1)) {
+    terminal_ = S_ISCHR(info.st_mode);
+    const auto path = fmt::format("/proc/self/fd/{}", fd);
+    own_fd_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
+    mode_ = own_fd_ ? Mode::nonblocking : Mode::polled;
+  } else if (!S_ISSOCK(info.st_mode)) {
+    mode_ = Mode::direct;
+  }
+}
+
+void ConsoleSink::append(std::string_view text) {
+  const auto limit = dropping_ ? limit_ : limit_ + kExcess;
+  if (mode_ == Mode::broken || buffer_.size() - written_ + text.size() > limit) {
+    count_dropped(text);
+    return;
+  }
+  add_notice_after_drop();
+  buffer_ += text;
+}
+
+bool ConsoleSink::flush() {
+  const auto before = buffer_.size() - written_;
+  write_out();
+  const bool progress = buffer_.size() - written_ < before;
+  if (empty() && mode_ != Mode::broken && dropped_lines_ != noticed_lines_) {
+    add_notice_after_drop();
+    write_out();
+  }
+  return progress;
+}
+
+void ConsoleSink::write_out() {
+  while (!empty()) {
+    const long n = write_some(std::string_view(buffer_).substr(written_));
+    if (n <= 0) break;
+    written_ += static_cast<std::size_t>(n);
+  }
+  if (empty()) {
+    buffer_.clear();
+    written_ = 0;
+  } else if (written_ > limit_ / 2) {
+    buffer_.erase(0, written_);
+    written_ = 0;
+  }
+}
+
+long ConsoleSink::write_some(std::string_view text) {
+  if (mode_ == Mode::broken) {
+    abandon();
+    return 0;
+  }
+  if (mode_ == Mode::polled) {
+    pollfd ready{fd_, POLLOUT, 0};
+    if (::poll(&ready, 1, 0) != 1 || (ready.revents & (POLLOUT | POLLERR | POLLHUP)) == 0) return 0;
+    text = text.substr(0, kPolledPiece);
+  }
+  for (;;) {
+    const ssize_t n = ::write(fd(), text.data(), text.size());
+    if (n >= 0) return n;
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN) return 0;
+    if (mode_ == Mode::direct && errno == ENOSPC) {  // a file on a full disk: lose this, try again next time
+      abandon();
+      return 0;
+    }
+    mode_ = Mode::broken;
+    abandon();
+    return 0;
+  }
+}
+
+void ConsoleSink::abandon() {
+  count_dropped(std::string_view(buffer_).substr(written_));
+  buffer_.clear();
+  written_ = 0;
+}
+
+void ConsoleSink::count_dropped(std::string_view text) {
+  if (text.empty()) return;
+  dropped_bytes_ += text.size();
+  dropped_lines_ += static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(1, std::count(text.begin(), text.end(), '\n')));
+}
+
+void ConsoleSink::add_notice_after_drop() {
+  if (dropped_lines_ == noticed_lines_) return;
+  buffer_ +=
+      fmt::format("dtrun: the reader of this console was too slow: {} lines dropped here (log files are complete)\n",
+                  dropped_lines_ - noticed_lines_);
+  noticed_lines_ = dropped_lines_;
+}
+
+}  // namespace dtrun::launcher
