@@ -1,21 +1,7 @@
-# Tests of launcher/process, logs and report, and the built dtrun as a black box; included by tests/CMakeLists.txt.
-add_executable(probe_worker ${CMAKE_CURRENT_LIST_DIR}/scenario/probe_worker.cpp)
-target_link_libraries(probe_worker PRIVATE dtrun_flags)
-add_executable(guarded_program ${CMAKE_CURRENT_LIST_DIR}/integration/launcher/process/guarded_program.cpp)
-target_link_libraries(guarded_program PRIVATE dtrun_flags dtrun_launcher_process)
-add_library(dtrun_test_job STATIC ${CMAKE_CURRENT_LIST_DIR}/scenario/job.cpp)
-target_link_libraries(dtrun_test_job PUBLIC dtrun_flags dtrun_launcher_process)
-
-dtrun_test(test_process integration
-  SOURCES unit/launcher/process/exit_status_test.cpp integration/launcher/process/child_process_test.cpp
-          integration/launcher/process/process_tree_test.cpp
-  DEPS launcher/process LINK dtrun_test_job)
-target_compile_definitions(test_process PRIVATE
-  DTRUN_PROBE_WORKER="$<TARGET_FILE:probe_worker>" DTRUN_GUARDED_PROGRAM="$<TARGET_FILE:guarded_program>")
-add_dependencies(test_process probe_worker guarded_program)
-dtrun_test(test_logs integration
-  SOURCES unit/launcher/logs/line_splitter_test.cpp unit/launcher/logs/console_text_test.cpp
-          integration/launcher/logs/output_hub_test.cpp
-  DEPS launcher/logs LINK dtrun_test_job)
-target_compile_definitions(test_logs PRIVATE DTRUN_PROBE_WORKER="$<TARGET_FILE:probe_worker>")
-add_dependencies(test_logs probe_worker)
+# launcher: configuration, command line, agent.
+dtrun_test(test_launcher_config unit
+  SOURCES unit/launcher/config/grammar_test.cpp unit/launcher/cli/command_line_test.cpp
+  DEPS launcher/cli launcher/config)
+dtrun_test(test_launcher_agent unit
+  SOURCES unit/launcher/agent/decide_test.cpp unit/launcher/agent/program_test.cpp unit/launcher/agent/place_test.cpp
+  DEPS launcher/agent)
