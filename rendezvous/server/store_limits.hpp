@@ -15,7 +15,7 @@ struct StoreLimits {
   std::size_t unsent_bytes_per_client = std::size_t{16} << 20;
   // Half-received requests and unsent answers of all clients together.
   std::size_t buffered_bytes = std::size_t{256} << 20;
-  // Keys and values held, queues included, with 64 bytes of overhead counted for each.
+  // Keys and values held, queues and waited-for keys included, with 128 bytes of overhead counted for each.
   std::size_t stored_bytes = std::size_t{4} << 30;
   std::size_t connections = 64 * 1024;
   // WATCH_KEY registrations of one 1.x connection.
@@ -23,7 +23,7 @@ struct StoreLimits {
 
   // From the first byte to a recognised opening.
   std::chrono::milliseconds handshake = std::chrono::seconds(5);
-  // Without a new byte while a request is half received.
+  // For a half-received request to end or to gain another KiB (so one byte a second is not enough).
   std::chrono::milliseconds partial_request = std::chrono::seconds(30);
   // PyTorch 1.x clients open a second connection that never sends a byte. So many silent connections, plus one for
   // each 1.x client that is connected, may stay; above that the oldest ones are closed once they have been silent for

@@ -43,7 +43,8 @@ class StoreServer {
 
  private:
   class Daemon;
-  std::unique_ptr<Daemon> daemon_;
+  // Shared with the handlers that the io_context still holds after close().
+  std::shared_ptr<Daemon> daemon_;
 };
 
 }  // namespace dtrun::rendezvous

@@ -1,5 +1,6 @@
 // The c10d store: a flat key-value space that the ranks of a job share while they find each other.
-// Keys and values are byte strings. Implementations: HashStore (memory), FileStore, PrefixStore, TcpStore (rendezvous/client).
+// Keys and values are byte strings. Implementations: HashStore (memory), FileStore, PrefixStore, TcpStore
+// (rendezvous/client).
 #pragma once
 
 #include <chrono>
@@ -13,8 +14,9 @@
 
 namespace dtrun::rendezvous {
 
-// Thread-safe. A wait that runs out of time throws TimeoutError naming the keys; a broken connection throws RendezvousError and
-// leaves the store unusable. `timeout()` bounds every blocking call that is not given a time of its own.
+// Thread-safe. A wait that runs out of time throws TimeoutError naming the keys; a broken connection throws
+// RendezvousError and leaves the store unusable. `timeout()` bounds every blocking call that is not given a time of its
+// own.
 class Store {
  public:
   using Duration = std::chrono::milliseconds;
@@ -25,10 +27,12 @@ class Store {
   virtual void set(std::string_view key, std::string_view value) = 0;
   // Waits until the key exists.
   virtual std::string get(std::string_view key, Duration timeout) = 0;
-  // The value is decimal text; a missing key counts as 0. Returns the new value. Throws RendezvousError when the value is not a number.
+  // The value is decimal text; a missing key counts as 0. Returns the new value. Throws RendezvousError when the value
+  // is not a number.
   virtual std::int64_t add(std::string_view key, std::int64_t delta) = 0;
-  // Writes `desired` when the current value equals `expected`, or when the key is missing and `expected` is empty. Returns the
-  // value afterwards; for a missing key with a non-empty `expected` that is `expected` itself, and nothing is stored.
+  // Writes `desired` when the current value equals `expected`, or when the key is missing and `expected` is empty.
+  // Returns the value afterwards; for a missing key with a non-empty `expected` that is `expected` itself, and nothing
+  // is stored.
   virtual std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired) = 0;
   virtual bool check(std::span<const std::string> keys) = 0;
   // Waits until every key exists, or has existed since the call began.

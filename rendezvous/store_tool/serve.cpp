@@ -1,0 +1,32 @@
+#include <fmt/format.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "rendezvous/server/store_server.hpp"
+#include "rendezvous/store_tool/commands.hpp"
+
+namespace dtrun::rendezvous {
+
+int serve(const std::string& host, std::uint16_t port, bool serve_1x) {
+  // One thread: Asio needs no locks.
+  boost::asio::io_context io(1);
+  StoreServerOptions options;
+  options.host = host;
+  options.port = port;
+  options.serve_1x = serve_1x;
+  StoreServer server(io, options);
+  boost::asio::signal_set signals(io, SIGINT, SIGTERM);
+  signals.async_wait([&server, &io](const boost::system::error_code&, int) {
+    server.close();
+    io.stop();
+  });
+  fmt::print("listening {}\n", Endpoint{server.host(), server.port()}.to_string());
+  std::fflush(stdout);
+  io.run();
+  return 0;
+}
+
+}  // namespace dtrun::rendezvous
