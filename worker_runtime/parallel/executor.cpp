@@ -1,0 +1,236 @@
+#include "worker_runtime/parallel/executor.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/ops/elementwise.hpp"
+#include "worker_runtime/optim/clip.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+std::size_t at(int index) { return static_cast<std::size_t>(index); }
+
+// The same kind of error with the action in front.
+template <class E>
+[[noreturn]] void throw_in(const std::string& where, const E& error) {
+  const std::string text = error.what();
+  const std::string prefix = fmt::format("[{}] ", error.area());
+  throw E(error.area(), fmt::format("{}: {}", where, text.starts_with(prefix) ? text.substr(prefix.size()) : text));
+}
+
+template <class Where, class Function>
+void with_place(Where&& where, Function&& function) {
+  try {
+    function();
+  } catch (const CommError&) {
+    throw;  // names rank and action itself
+  } catch (const UsageError& error) {
+    throw_in(where(), error);
+  } catch (const ShapeError& error) {
+    throw_in(where(), error);
+  } catch (const SystemError&) {
+    throw;
+  } catch (const Error& error) {
+    throw_in(where(), error);
+  }
+}
+
+}  // namespace
+
+StepExecutor::StepExecutor(Model& model, Program program, ProcessGroup& group, MemoryAccount& account)
+    : model_(model),
+      program_(std::move(program)),
+      group_(group),
+      param_arena_(MemoryTag::param, account),
+      grad_arena_(MemoryTag::grad, account),
+      activation_arena_(MemoryTag::activation, account),
+      work_arena_(MemoryTag::work, account),
+      parameters_(model.parameters()),
+      works_(program_.buffers.size()) {
+  if (group.rank() != program_.rank || group.size() != program_.config.world_size) {
+    throw UsageError("parallel", fmt::format("the program is for rank {} of {}, the group is rank {} of {}",
+                                             program_.rank, program_.config.world_size, group.rank(), group.size()));
+  }
+  if (parameters_.size() != program_.model.parameters.size() || model.size() != program_.model.units.size()) {
+    throw UsageError("parallel", "the program was compiled for another model");
+  }
+  for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
+    first_use_.push_back(program_.model.first_use(parameter));
+  }
+  bind_values();
+  bucket_grads_.resize(parameters_.size());
+  for (const auto& buffer : program_.buffers) {
+    buffers_.push_back(group_.allocate(Shape{buffer.numel}, DType::f32, MemoryTag::grad));
+    for (const auto& slot : buffer.slots) {
+      const Parameter& parameter = *parameters_[at(slot.parameter)];
+      bucket_grads_[at(slot.parameter)] =
+          buffers_.back().narrow(slot.offset, parameter.numel()).view(parameter.shape());
+    }
+  }
+  if (program_.config.micro_batches == 1) return;
+  const Tensor scratch = Tensor::empty(values_.shape(), DType::f32, grad_arena_);
+  std::int64_t offset = 0;
+  for (const Parameter* parameter : parameters_) {
+    scratch_grads_.push_back(scratch.narrow(offset, parameter->numel()).view(parameter->shape()));
+    offset += parameter->numel();
+  }
+}
+
+StepExecutor::~StepExecutor() {
+  for (Parameter* parameter : parameters_) {
+    parameter->release_value();
+    parameter->release_grad();
+  }
+}
+
+void StepExecutor::bind_values() {
+  values_ = Tensor::empty(Shape{program_.model.numel()}, DType::f32, param_arena_);
+  std::int64_t offset = 0;
+  for (Parameter* parameter : parameters_) {
+    parameter->bind_value(values_.narrow(offset, parameter->numel()).view(parameter->shape()));
+    offset += parameter->numel();
+  }
+  offset = 0;
+  for (int unit = 0; unit < static_cast<int>(program_.model.units.size()); ++unit) {
+    const auto owned = program_.model.owned_numel(unit);
+    unit_values_.push_back(values_.narrow(offset, owned));
+    offset += owned;
+  }
+}
+
+void StepExecutor::fill_initial(std::uint64_t seed) {
+  for (const Parameter* parameter : parameters_) parameter->fill_initial(seed, parameter->value());
+}
+
+std::vector<OptimizerPiece> StepExecutor::optimizer_pieces() const {
+  std::vector<OptimizerPiece> pieces;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = *parameters_[i];
+    pieces.push_back({parameter.name(), parameter.value(), bucket_grads_[i], parameter.is_matrix(), 0});
+  }
+  return pieces;
+}
+
+void StepExecutor::announce(const Action& action, std::int64_t step) {
+  last_collective_ = &action;
+  const auto label = program_.label(action);
+  group_.set_action(step < 0 ? "set-up, " + label : fmt::format("step {}, {}", step, label), action.id);
+}
+
+std::string StepExecutor::last_collective() const {
+  return last_collective_ == nullptr ? std::string() : program_.label(*last_collective_);
+}
+
+void StepExecutor::run_setup() {
+  for (const auto& action : program_.setup) {
+    announce(action, -1);
+    group_.broadcast(unit_values_[at(action.unit)], action.peer);
+  }
+}
+
+StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) {
+  if (input.batches.size() != at(program_.config.micro_batches)) {
+    throw UsageError("parallel", fmt::format("{} batches for {} micro-batches", input.batches.size(),
+                                             program_.config.micro_batches));
+  }
+  StepResult result;
+  flights_.clear();
+  flights_.resize(input.batches.size());
+  const auto metrics = buffers_.back().span<float>();
+  metrics[kMetricLoss] = 0;
+  metrics[kMetricStop] = input.want_stop ? 1.0F : 0.0F;
+  for (const auto& action : program_.step) {
+    const auto where = [&] {
+      return fmt::format("rank {}, step {}, {}", program_.rank, input.step, program_.label(action));
+    };
+    with_place(where, [&] { run(action, input, optimizer, result); });
+  }
+  const auto total = static_cast<double>(program_.config.world_size) * program_.config.micro_batches;
+  result.loss = static_cast<double>(metrics[kMetricLoss]) / total;
+  result.stop = metrics[kMetricStop] > 0;
+  return result;
+}
+
+void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& optimizer, StepResult& result) {
+  const auto start = Clock::now();
+  const auto spend = [&](Clock::duration& time) { time += Clock::now() - start; };
+  switch (action.kind) {
+    case ActionKind::broadcast:
+      DTRUN_ASSERT(!"a set-up action in a step");
+      break;
+    case ActionKind::forward:
+      forward(action, input.batches[at(action.micro_batch)]);
+      return spend(result.forward);
+    case ActionKind::loss: {
+      auto& flight = flights_[at(action.micro_batch)];
+      buffers_.back().span<float>()[kMetricLoss] += *flight.tensor.data<float>();
+      flight.tensor = Tensor();  // backward starts from the loss itself: gradient 1
+      return;
+    }
+    case ActionKind::backward:
+      backward(action);
+      return spend(result.backward);
+    case ActionKind::accumulate:
+      accumulate(action);
+      return spend(result.backward);
+    case ActionKind::reduce:
+      announce(action, input.step);
+      works_[at(action.buffer)] = group_.all_reduce_async(buffers_[at(action.buffer)]);
+      return spend(result.comm);
+    case ActionKind::wait:
+      works_[at(action.buffer)].wait();
+      works_[at(action.buffer)] = Work();
+      return spend(result.comm);
+    case ActionKind::clip:
+      clip(input, result);
+      return spend(result.optimizer);
+    case ActionKind::optimize:
+      optimizer.step(input.lr, grad_scale_);
+      return spend(result.optimizer);
+  }
+}
+
+void StepExecutor::forward(const Action& action, const Batch& batch) {
+  auto& flight = flights_[at(action.micro_batch)];
+  auto& tape = flight.tapes.emplace_back(std::in_place, context_);
+  flight.tensor = model_.unit(at(action.unit)).run(*tape, flight.tensor, batch);
+}
+
+void StepExecutor::bind_gradients(int micro_batch) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i]->bind_grad(micro_batch == 0 ? bucket_grads_[i] : scratch_grads_[i]);
+  }
+}
+
+void StepExecutor::backward(const Action& action) {
+  auto& flight = flights_[at(action.micro_batch)];
+  if (action.unit == static_cast<int>(model_.size()) - 1) bind_gradients(action.micro_batch);
+  auto& tape = flight.tapes[at(action.unit)];
+  flight.tensor = tape->backward(flight.tensor);
+  tape.reset();
+  for (const int index : program_.model.units[at(action.unit)].parameters) {
+    if (first_use_[at(index)] != action.unit || parameters_[at(index)]->has_grad()) continue;
+    // Not part of the loss of this micro-batch: nothing was written, and a sum over ranks needs a number.
+    parameters_[at(index)]->grad().zero();
+  }
+}
+
+void StepExecutor::accumulate(const Action& action) {
+  for (const int index : program_.model.units[at(action.unit)].parameters) {
+    if (first_use_[at(index)] != action.unit) continue;
+    ops::add(bucket_grads_[at(index)], scratch_grads_[at(index)], bucket_grads_[at(index)]);
+  }
+}
+
+void StepExecutor::clip(const StepInput& input, StepResult& result) {
+  SquareSum squares;
+  for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) squares.add(buffers_[at(buffer)].span<float>());
+  const double scale = 1.0 / (static_cast<double>(program_.config.world_size) * program_.config.micro_batches);
+  result.grad_norm = squares.norm() * scale;
+  grad_scale_ = static_cast<float>(scale * static_cast<double>(clip_coefficient(result.grad_norm, input.max_norm)));
+}
+
+}  // namespace dtrun::runtime

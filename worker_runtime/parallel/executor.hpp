@@ -1,0 +1,93 @@
+// StepExecutor: runs the step program of one rank. Owns the memory that the program speaks of (parameters, buckets,
+// scratch) and binds it to the model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "rendezvous/base/clock.hpp"
+#include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/core/arena.hpp"
+#include "worker_runtime/nn/module.hpp"
+#include "worker_runtime/optim/optimizer.hpp"
+#include "worker_runtime/parallel/program.hpp"
+
+namespace dtrun::runtime {
+
+// What may change from step to step.
+struct StepInput {
+  std::int64_t step = 0;           // for messages
+  std::span<const Batch> batches;  // one per micro-batch
+  double lr = 0;
+  double max_norm = 0;  // of the averaged gradient; <= 0: no clipping
+  bool want_stop = false;
+};
+
+struct StepResult {
+  double loss = 0;       // mean over all micro-batches of all ranks; the same on every rank
+  double grad_norm = 0;  // of the averaged gradient, before clipping
+  bool stop = false;     // some rank wants to stop: all ranks see it in the same step
+  // `comm` is what the program waited for communication, not what ran beside it.
+  Clock::duration forward{}, backward{}, comm{}, optimizer{};
+};
+
+// Used by one thread. The model, the group and the account outlive it. An action that fails throws the error of its
+// cause with "rank, step, action" in front (errors of the group carry them already); the executor is of no use
+// afterwards.
+class StepExecutor {
+ public:
+  // Allocates parameters (undefined values) and gradients, and binds them. The program must be the one of this model
+  // and of the rank of the group.
+  StepExecutor(Model& model, Program program, ProcessGroup& group, MemoryAccount& account);
+  StepExecutor(const StepExecutor&) = delete;
+  StepExecutor& operator=(const StepExecutor&) = delete;
+  ~StepExecutor();
+
+  const Program& program() const noexcept { return program_; }
+  Model& model() const noexcept { return model_; }
+  // Initial values, a function of the seed only.
+  void fill_initial(std::uint64_t seed);
+  // Once, after values were filled or loaded: every rank takes those of rank 0.
+  void run_setup();
+  // Parameters and their gradients, for an optimizer that outlives no executor.
+  std::vector<OptimizerPiece> optimizer_pieces() const;
+  StepResult run_step(const StepInput& input, Optimizer& optimizer);
+  // The action that ran last, as in messages. For step logs.
+  std::string last_collective() const;
+
+ private:
+  struct Flight {   // one micro-batch on its way through the units
+    Tensor tensor;  // activation in forward, its gradient in backward
+    std::vector<std::optional<Tape>> tapes;
+  };
+
+  void bind_values();
+  void bind_gradients(int micro_batch);
+  void run(const Action& action, const StepInput& input, Optimizer& optimizer, StepResult& result);
+  void forward(const Action& action, const Batch& batch);
+  void backward(const Action& action);
+  void accumulate(const Action& action);
+  void clip(const StepInput& input, StepResult& result);
+  void announce(const Action& action, std::int64_t step);
+
+  Model& model_;
+  Program program_;
+  ProcessGroup& group_;
+  Arena param_arena_, grad_arena_, activation_arena_, work_arena_;
+  RunContext context_{activation_arena_, work_arena_};
+  std::vector<Parameter*> parameters_;
+  std::vector<int> first_use_;         // parameter -> unit
+  Tensor values_;                      // all parameters, in order of first use
+  std::vector<Tensor> unit_values_;    // unit -> what it owns, a range of values_
+  std::vector<Tensor> buffers_;        // by index of Program::buffers
+  std::vector<Tensor> bucket_grads_;   // parameter -> its place in a bucket
+  std::vector<Tensor> scratch_grads_;  // parameter; empty with one micro-batch
+  std::vector<Work> works_;            // by index of Program::buffers
+  std::vector<Flight> flights_;        // by micro-batch
+  float grad_scale_ = 1;               // set by CLIP for OPTIMIZE
+  const Action* last_collective_ = nullptr;
+};
+
+}  // namespace dtrun::runtime
