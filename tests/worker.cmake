@@ -7,3 +7,6 @@ target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DI
 dtrun_test(test_parallel unit
   SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp
   DEPS worker_runtime/parallel)
+dtrun_test(test_worker unit
+  SOURCES unit/worker_runtime/worker/command_line_test.cpp
+  DEPS worker_runtime/worker)

@@ -1,0 +1,184 @@
+#include "worker_runtime/worker/command_line.hpp"
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "rendezvous/base/error.hpp"
+#include "tests/catch.hpp"
+
+using namespace dtrun::runtime;
+using Catch::Contains;
+
+namespace {
+
+Command parse(std::vector<const char*> words) {
+  words.insert(words.begin(), "dtrun-worker");
+  return parse_command_line(static_cast<int>(words.size()), words.data());
+}
+
+// A file that is gone at the end of the test.
+class ConfigFile {
+ public:
+  explicit ConfigFile(std::string_view content) {
+    auto name = (std::filesystem::temp_directory_path() / "dtrun-config-XXXXXX").string();
+    const int fd = ::mkstemp(name.data());
+    REQUIRE(fd >= 0);
+    ::close(fd);
+    path_ = name;
+    std::ofstream(path_) << content;
+  }
+  ~ConfigFile() { std::filesystem::remove(path_); }
+  const char* path() const { return path_.c_str(); }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+TEST_CASE("no arguments are the default run, bounded in time") {
+  const auto command = parse({});
+  CHECK(command.kind == Command::Kind::train);
+  CHECK(command.default_run);
+  CHECK(command.train.max_seconds > 0);
+  CHECK_FALSE(parse({"train"}).default_run);
+  CHECK(parse({"train"}).train.max_seconds == 0);
+}
+
+TEST_CASE("every flag reaches its field") {
+  const auto c = parse({"train",
+                        "--layers",
+                        "2",
+                        "--hidden=64",
+                        "--heads",
+                        "8",
+                        "--vocab_size",
+                        "300",
+                        "--seq-len",
+                        "16",
+                        "--data",
+                        "a",
+                        "b",
+                        "--batch-size",
+                        "3",
+                        "--micro-batches",
+                        "2",
+                        "--steps",
+                        "7",
+                        "--lr",
+                        "2.5e-4",
+                        "--bucket-mb",
+                        "0.5",
+                        "--comm-thread",
+                        "--seed",
+                        "9",
+                        "--standalone"});
+  CHECK(c.standalone);
+  CHECK(c.train.layers == 2);
+  CHECK(c.train.hidden == 64);
+  CHECK(c.train.heads == 8);
+  CHECK(c.train.vocab_size == 300);
+  CHECK(c.train.data == std::vector<std::string>{"a", "b"});
+  CHECK(c.train.lr == 2.5e-4);
+  CHECK(c.train.bucket_bytes() == 512 * 1024);
+  CHECK(c.train.comm_thread);
+  CHECK(c.train.seed == 9);
+}
+
+TEST_CASE("a flag beats the file, the file beats the default") {
+  const ConfigFile file(R"({"steps": 11, "seq_len": 32, "lr": 1, "data": "x.txt", "comm-thread": true})");
+  const auto c = parse({"train", "--steps", "5", "--config", file.path()}).train;
+  CHECK(c.steps == 5);
+  CHECK(c.seq_len == 32);
+  CHECK(c.lr == 1.0);
+  CHECK(c.data == std::vector<std::string>{"x.txt"});
+  CHECK(c.comm_thread);
+  CHECK(c.layers == TrainConfig{}.layers);
+}
+
+TEST_CASE("unknown keys and flags are refused with the nearest known one") {
+  const ConfigFile file(R"({"batchsize": 4})");
+  CHECK_THROWS_WITH(parse({"train", "--config", file.path()}), Contains(file.path()) &&
+                                                                   Contains("unknown key \"batchsize\"") &&
+                                                                   Contains("did you mean \"batch-size\""));
+  CHECK_THROWS_WITH(parse({"train", "--batchsize", "4"}),
+                    Contains("--batchsize") && Contains("did you mean \"--batch-size\""));
+  CHECK_THROWS_WITH(parse({"trian"}), Contains("unexpected \"trian\"") && Contains("did you mean \"train\""));
+  CHECK_THROWS_WITH(parse({"train", "--zzzzzzzz", "1"}), Contains("--zzzzzzzz") && !Contains("did you mean"));
+  CHECK_THROWS_AS(parse({"train", "--zzzzzzzz", "1"}), dtrun::UsageError);
+}
+
+TEST_CASE("what later versions will do is refused as not yet") {
+  for (const auto& words : std::vector<std::vector<const char*>>{{"plan"},
+                                                                 {"convert"},
+                                                                 {"train", "--model", "llama"},
+                                                                 {"train", "--dtype", "bf16"},
+                                                                 {"train", "--device", "cuda"},
+                                                                 {"train", "--backend", "gloo"},
+                                                                 {"train", "--checkpoint-dir", "x"},
+                                                                 {"train", "--schedule=1f1b"}}) {
+    CAPTURE(words.back());
+    CHECK_THROWS_WITH(parse(words), Contains("not supported yet"));
+  }
+  const ConfigFile file(R"({"kv_heads": 2})");
+  CHECK_THROWS_WITH(parse({"train", "--config", file.path()}), Contains("\"kv-heads\" is not supported yet"));
+}
+
+TEST_CASE("bad values name the flag, the value and what was expected") {
+  CHECK_THROWS_WITH(parse({"train", "--steps", "many"}),
+                    Contains("--steps") && Contains("\"many\"") && Contains("whole number"));
+  CHECK_THROWS_WITH(parse({"train", "--steps", "0"}), Contains("--steps is \"0\""));
+  CHECK_THROWS_WITH(parse({"train", "--lr", "1e-3x"}), Contains("lr is \"1e-3x\""));
+  CHECK_THROWS_WITH(parse({"train", "--lr", "nan"}), Contains("lr is \"nan\""));
+  CHECK_THROWS_WITH(parse({"train", "--heads", "3"}),
+                    Contains("--heads is \"3\"") && Contains("divisor of --hidden 128"));
+  CHECK_THROWS_WITH(parse({"train", "--dtype", "f23"}), Contains("did you mean \"f32\""));
+  CHECK_THROWS_WITH(parse({"train", "--config", "/nowhere.json"}),
+                    Contains("/nowhere.json") && Contains("cannot be read"));
+  const ConfigFile broken("{\"steps\": ");
+  CHECK_THROWS_WITH(parse({"train", "--config", broken.path()}), Contains("not JSON"));
+  const ConfigFile list("[1]");
+  CHECK_THROWS_WITH(parse({"train", "--config", list.path()}), Contains("expected a JSON object"));
+  const ConfigFile wrong(R"({"steps": "7"})");
+  CHECK_THROWS_WITH(parse({"train", "--config", wrong.path()}), Contains("steps") && Contains("whole number"));
+  const ConfigFile real(R"({"steps": 7.5})");
+  CHECK_THROWS_WITH(parse({"train", "--config", real.path()}), Contains("7.5"));
+}
+
+TEST_CASE("a report's configuration is a --config file again") {
+  auto config = parse({"train", "--steps", "5", "--data", "a", "b", "--bucket-mb", "0"}).train;
+  TrainConfig again;
+  apply_json(again, to_json(config), "report");
+  CHECK(to_json(again) == to_json(config));
+}
+
+TEST_CASE("the layout must use every rank") {
+  CHECK(parse_parallel("", 4) == 4);
+  CHECK(parse_parallel("dp=4", 4) == 4);
+  CHECK(parse_parallel("dp=4,tp=1", 4) == 4);
+  CHECK_THROWS_WITH(parse_parallel("dp=2", 4), Contains("needs 2 ranks, this job has 4"));
+  CHECK_THROWS_WITH(parse_parallel("dp=2,tp=2", 4), Contains("tp is not supported yet"));
+  CHECK_THROWS_WITH(parse_parallel("dq=4", 4), Contains("unknown axis \"dq\""));
+  CHECK_THROWS_WITH(parse_parallel("dp", 4), Contains("expected axis=N"));
+  CHECK_THROWS_WITH(parse_parallel("dp=0", 4), Contains("expected axis=N"));
+  CHECK_THROWS_WITH(parse_parallel("dp=2,dp=2", 4), Contains("twice"));
+}
+
+TEST_CASE("sizes take suffixes") {
+  CHECK(parse_size("x", "64K") == 65536);
+  CHECK(parse_size("x", "1g") == std::int64_t{1} << 30);
+  CHECK(parse_size("x", "12") == 12);
+  for (const auto* text : {"", "K", "-1", "0", "1T", "9999999999999G"})
+    CHECK_THROWS_AS(parse_size("x", text), dtrun::UsageError);
+}
+
+TEST_CASE("help and version are text") {
+  CHECK_THAT(parse({"train", "--help"}).text, Contains("--batch-size"));
+  CHECK(parse({"--help"}).kind == Command::Kind::print);
+  CHECK_THAT(parse({"--version"}).text, Contains("dtrun-worker"));
+  CHECK(parse({"hello"}).kind == Command::Kind::hello);
+  CHECK(parse({"bench", "--op", "all", "--max-bytes", "1M"}).bench.max_bytes == 1 << 20);
+}

@@ -1,0 +1,151 @@
+#include "worker_runtime/worker/command_line.hpp"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+#include "rendezvous/base/env.hpp"
+#include "rendezvous/base/error.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+constexpr auto kFooter =
+    "Under dtrun or torchrun the place of this rank comes from the environment (RANK, WORLD_SIZE, MASTER_ADDR, ...):\n"
+    "  dtrun --nproc-per-node=4 worker\n"
+    "  dtrun --nproc-per-node=4 worker train --data book.txt --steps 500 --lr 1e-3\n"
+    "Without a launcher: dtrun-worker train --standalone ...";
+
+using Given = std::map<std::string, std::vector<std::string>>;
+
+// Flags only record what was written; the table of fields gives it meaning, after the file of --config.
+void add_train_options(CLI::App& app, Given& given, std::string& config_file) {
+  app.add_option("--config", config_file,
+                 "JSON file of the same keys; a flag beats the file, the file beats the default")
+      ->type_name("FILE");
+  for (const auto& field : config_fields()) {
+    const std::string key(field.key);
+    const auto name = "--" + key;
+    if (field.is_flag) {
+      app.add_flag_callback(
+          name, [&given, key] { given[key] = {"true"}; }, std::string(field.help));
+      continue;
+    }
+    auto* option = app.add_option_function<std::vector<std::string>>(
+        name, [&given, key](const std::vector<std::string>& values) { given[key] = values; }, std::string(field.help));
+    option->type_name("");
+    if (field.is_list) {
+      option->expected(1, CLI::detail::expected_max_vector_size);
+    } else {
+      option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    }
+  }
+}
+
+void add_bench_options(CLI::App& app, BenchConfig& bench) {
+  app.add_option("--op", bench.op, "all_reduce, reduce_scatter, all_gather, broadcast, all_to_all or all");
+  app.add_option_function<std::string>(
+      "--min-bytes", [&bench](const std::string& text) { bench.min_bytes = parse_size("--min-bytes", text); },
+      "smallest message, such as 1K");
+  app.add_option_function<std::string>(
+      "--max-bytes", [&bench](const std::string& text) { bench.max_bytes = parse_size("--max-bytes", text); },
+      "largest message, such as 64M");
+  app.add_option("--iterations", bench.iterations, "per size; 0: by size");
+  app.add_option("--backend", bench.backend, "auto or shm");
+  app.add_option("--timeout", bench.timeout, "seconds to wait for a peer before giving up");
+}
+
+// CLI11 names unknown options only as a list; ours come with the nearest known one.
+[[noreturn]] void throw_unknown(const CLI::App& app, const std::string& word) {
+  std::vector<std::string> known;
+  if (word.starts_with("-")) {
+    for (const auto* at = &app; at != nullptr; at = at->get_parent()) {
+      for (const auto* option : at->get_options()) known.push_back("--" + option->get_single_name());
+    }
+    auto key =
+        word.substr(word.find_first_not_of('-') == std::string::npos ? word.size() : word.find_first_not_of('-'));
+    std::ranges::replace(key, '_', '-');
+    key = key.substr(0, key.find('='));
+    if (is_future_key(key)) throw UsageError("worker", "--" + key + " is not supported yet");
+    throw UsageError("worker", "unknown option \"" + word + "\"" + suggestion("--" + key, known));
+  }
+  for (const auto* sub : app.get_subcommands({})) known.push_back(sub->get_name());
+  if (word == "plan" || word == "convert") throw UsageError("worker", word + " is not supported yet");
+  throw UsageError("worker", "unexpected \"" + word + "\"" + suggestion(word, known));
+}
+
+// "--seq_len=3" is "--seq-len=3"; values keep their underscores.
+std::vector<std::string> normalized(int argc, const char* const* argv) {
+  std::vector<std::string> words;
+  for (int i = argc - 1; i > 0; --i) {
+    std::string word = argv[i];
+    if (word.starts_with("--")) {
+      const auto end = word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size()));
+      std::replace(word.begin(), end, '_', '-');
+    }
+    words.push_back(word);
+  }
+  return words;  // CLI11 takes them from the back
+}
+
+TrainConfig build_train_config(const Given& given, const std::string& config_file, TrainConfig config) {
+  if (!config_file.empty()) apply_config_file(config, config_file);
+  for (const auto& [key, values] : given) set_field(config, key, values, "--" + key);
+  config.validate();
+  return config;
+}
+
+// What `worker` alone trains: small enough for a minute on two cores, large enough to learn.
+TrainConfig default_run() {
+  TrainConfig config;
+  config.steps = 120;
+  config.lr = 2e-3;
+  config.warmup_steps = 10;
+  config.max_seconds = 50;
+  return config;
+}
+
+}  // namespace
+
+Command parse_command_line(int argc, const char* const* argv) {
+  Command command;
+  Given given;
+  std::string config_file;
+  CLI::App app("dtrun-worker: trains a GPT. Without a subcommand: a small one, on an embedded text.", "dtrun-worker");
+  app.footer(kFooter);
+  app.require_subcommand(0, 1);
+  app.fallthrough();
+  app.allow_extras();
+  app.add_flag("--standalone", command.standalone, "run as a single process, without a launcher");
+  bool version = false;
+  app.add_flag("--version", version, "print the version");
+  auto* train = app.add_subcommand("train", "train a model");
+  add_train_options(*train, given, config_file);
+  auto* hello = app.add_subcommand("hello", "print the map of ranks, meet at a barrier, end");
+  auto* bench = app.add_subcommand("bench", "measure collectives");
+  add_bench_options(*bench, command.bench);
+  for (auto* sub : {train, hello, bench}) sub->allow_extras();
+  try {
+    app.parse(normalized(argc, argv));
+  } catch (const CLI::CallForHelp&) {
+    command.kind = Command::Kind::print;
+    command.text = app.help();
+    return command;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError("worker", error.what());
+  }
+  const CLI::App* active = app.get_subcommands().empty() ? &app : app.get_subcommands().front();
+  const auto rest = app.remaining(true);
+  if (!rest.empty()) throw_unknown(*active, rest.front());
+  if (version) {
+    command.kind = Command::Kind::print;
+    command.text = "dtrun-worker " DTRUN_VERSION "\n";
+    return command;
+  }
+  if (hello->parsed()) command.kind = Command::Kind::hello;
+  if (bench->parsed()) command.kind = Command::Kind::bench;
+  command.default_run = !train->parsed() && command.kind == Command::Kind::train;
+  command.train = build_train_config(given, config_file, command.default_run ? default_run() : TrainConfig{});
+  return command;
+}
+
+}  // namespace dtrun::runtime

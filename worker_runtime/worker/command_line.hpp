@@ -1,0 +1,40 @@
+// argv -> Command. The only place of the worker that includes CLI11.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "worker_runtime/worker/train_config.hpp"
+
+namespace dtrun::runtime {
+
+struct BenchConfig {
+  std::string op = "all_reduce";  // all_reduce, reduce_scatter, all_gather, broadcast, all_to_all or all
+  std::int64_t min_bytes = 1024;
+  std::int64_t max_bytes = std::int64_t{64} << 20;
+  std::int64_t iterations = 0;  // 0: by size
+  std::string backend = "auto";
+  double timeout = 60;
+};
+
+struct Command {
+  enum class Kind { train, hello, bench, print };
+  Kind kind = Kind::train;
+  bool standalone = false;   // one process without a launcher
+  bool default_run = false;  // the program was given no subcommand
+  TrainConfig train;
+  BenchConfig bench;
+  std::string text;  // of Kind::print: help or version
+};
+
+// Throws UsageError.
+Command parse_command_line(int argc, const char* const* argv);
+
+// "64M" -> 67108864; suffixes K, M, G. Throws UsageError naming `label`.
+std::int64_t parse_size(std::string_view label, std::string_view text);
+
+// Ranks per axis as `--parallel` says them: "dp=4", or "" for all ranks. Throws UsageError unless the product is
+// `world_size`, and for axes that this version cannot do.
+int parse_parallel(const std::string& text, int world_size);
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,216 @@
+#include "worker_runtime/worker/train_config.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <variant>
+
+#include "rendezvous/base/env.hpp"
+#include "rendezvous/base/error.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+using nlohmann::json;
+using Member = std::variant<std::int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
+                            std::string TrainConfig::*, std::vector<std::string> TrainConfig::*>;
+
+struct Entry {
+  const char* key;
+  Member member;
+  const char* help;
+};
+
+// clang-format off
+const Entry kEntries[] = {
+    {"model", &TrainConfig::model, "model family: gpt2"},
+    {"layers", &TrainConfig::layers, "transformer blocks"},
+    {"hidden", &TrainConfig::hidden, "width of the residual stream"},
+    {"heads", &TrainConfig::heads, "attention heads; must divide --hidden"},
+    {"vocab-size", &TrainConfig::vocab_size, "vocabulary (default: 256, for text; .bin data needs it)"},
+    {"seq-len", &TrainConfig::seq_len, "tokens per sequence"},
+    {"init", &TrainConfig::init, "start from this safetensors file, or from DIR/model.safetensors"},
+    {"data", &TrainConfig::data, "text files (one token per byte) or .bin files of 16-bit tokens (default: a small embedded text)"},
+    {"batch-size", &TrainConfig::batch_size, "sequences per rank and micro-batch"},
+    {"micro-batches", &TrainConfig::micro_batches, "micro-batches whose gradients are summed before the ranks sum"},
+    {"steps", &TrainConfig::steps, "optimizer steps"},
+    {"lr", &TrainConfig::lr, "highest learning rate; falls to a tenth along a cosine"},
+    {"warmup-steps", &TrainConfig::warmup_steps, "steps of linear warm-up"},
+    {"weight-decay", &TrainConfig::weight_decay, "AdamW weight decay"},
+    {"clip-norm", &TrainConfig::clip_norm, "largest gradient norm; 0: no clipping"},
+    {"seed", &TrainConfig::seed, "of initial values and sample order"},
+    {"max-seconds", &TrainConfig::max_seconds, "stop after this time, all ranks after the same step; 0: no limit"},
+    {"parallel", &TrainConfig::parallel, "layout of the ranks: dp=N (default: all ranks)"},
+    {"bucket-mb", &TrainConfig::bucket_mb, "size of gradient buckets in MiB; 0: one bucket for all"},
+    {"dtype", &TrainConfig::dtype, "f32"},
+    {"device", &TrainConfig::device, "auto or cpu"},
+    {"backend", &TrainConfig::backend, "collectives: auto or shm"},
+    {"comm-thread", &TrainConfig::comm_thread, "run collectives beside the computation, on a thread of their own"},
+    {"timeout", &TrainConfig::timeout, "seconds to wait for a peer before giving up"},
+    {"save", &TrainConfig::save, "write the final parameters to this safetensors file"},
+    {"report", &TrainConfig::report, "write a JSON report to this file"},
+    {"log-dir", &TrainConfig::log_dir, "directory of <rank>/steps.jsonl (default: beside the launcher's logs, else a temporary directory)"},
+    {"log-every", &TrainConfig::log_every, "steps between progress lines; 0: about twenty lines in all"},
+};
+// clang-format on
+
+const char* const kFutureKeys[] = {"kv-heads", "checkpoint-dir", "checkpoint-every",     "keep",
+                                   "resume",   "schedule",       "reshard-after-forward"};
+
+std::string normalized(std::string_view key) {
+  std::string result(key);
+  std::ranges::replace(result, '_', '-');
+  return result;
+}
+
+const Entry& find_entry(std::string_view key, std::string_view source) {
+  const auto name = normalized(key);
+  if (is_future_key(name)) throw UsageError("train", fmt::format("{}: \"{}\" is not supported yet", source, name));
+  std::vector<std::string> known;
+  for (const auto& entry : kEntries) {
+    if (name == entry.key) return entry;
+    known.emplace_back(entry.key);
+  }
+  throw UsageError("train", fmt::format("{}: unknown key \"{}\"{}", source, key, suggestion(name, known)));
+}
+
+UsageError wrong(std::string_view source, const char* key, std::string_view value, std::string_view expected) {
+  return UsageError("train", fmt::format("{}: {} is \"{}\", expected {}", source, key, value, expected));
+}
+
+double parse_number(std::string_view source, const char* key, std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+    throw wrong(source, key, text, "a number");
+  }
+  return value;
+}
+
+bool parse_bool(std::string_view source, const char* key, std::string_view text) {
+  const auto word = env::lower(text);
+  if (word == "true" || word == "1" || word == "on" || word == "yes") return true;
+  if (word == "false" || word == "0" || word == "off" || word == "no") return false;
+  throw wrong(source, key, text, "true or false");
+}
+
+std::vector<std::string> json_strings(const json& value, std::string_view source, const char* key) {
+  std::vector<std::string> result;
+  for (const auto& item : value.is_array() ? value : json::array({value})) {
+    if (!item.is_string()) throw wrong(source, key, value.dump(), "text or a list of texts");
+    result.push_back(item.get<std::string>());
+  }
+  return result;
+}
+
+void set_json(TrainConfig& config, const Entry& entry, const json& value, std::string_view source) {
+  std::visit(
+      [&](auto member) {
+        auto& target = config.*member;
+        using T = std::remove_reference_t<decltype(target)>;
+        const auto expect = [&](bool good, std::string_view expected) {
+          if (!good) throw wrong(source, entry.key, value.dump(), expected);
+        };
+        if constexpr (std::is_same_v<T, bool>) {
+          expect(value.is_boolean(), "true or false");
+          target = value.get<bool>();
+        } else if constexpr (std::is_same_v<T, std::int64_t>) {
+          expect(value.is_number_integer(), "a whole number");
+          expect(!value.is_number_unsigned() || value.get<std::uint64_t>() <= std::uint64_t{1} << 62,
+                 "a smaller number");
+          target = value.get<std::int64_t>();
+        } else if constexpr (std::is_same_v<T, double>) {
+          expect(value.is_number(), "a number");
+          target = value.get<double>();
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          expect(value.is_string(), "text");
+          target = value.get<std::string>();
+        } else {
+          target = json_strings(value, source, entry.key);
+        }
+      },
+      entry.member);
+}
+
+void set_text(TrainConfig& config, const Entry& entry, const std::vector<std::string>& values,
+              std::string_view source) {
+  std::visit(
+      [&](auto member) {
+        auto& target = config.*member;
+        using T = std::remove_reference_t<decltype(target)>;
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+          target = values;
+        } else {
+          const std::string& text = values.back();
+          if constexpr (std::is_same_v<T, bool>) {
+            target = parse_bool(source, entry.key, text);
+          } else if constexpr (std::is_same_v<T, std::int64_t>) {
+            const auto value = env::parse_int(text);
+            if (!value) throw wrong(source, entry.key, text, "a whole number");
+            target = *value;
+          } else if constexpr (std::is_same_v<T, double>) {
+            target = parse_number(source, entry.key, text);
+          } else {
+            target = text;
+          }
+        }
+      },
+      entry.member);
+}
+
+}  // namespace
+
+bool is_future_key(std::string_view key) { return std::ranges::find(kFutureKeys, key) != std::end(kFutureKeys); }
+
+const std::vector<ConfigField>& config_fields() {
+  static const auto fields = [] {
+    std::vector<ConfigField> result;
+    for (const auto& entry : kEntries) {
+      result.push_back({entry.key, entry.help, std::holds_alternative<bool TrainConfig::*>(entry.member),
+                        std::holds_alternative<std::vector<std::string> TrainConfig::*>(entry.member)});
+    }
+    return result;
+  }();
+  return fields;
+}
+
+void set_field(TrainConfig& config, std::string_view key, const std::vector<std::string>& values,
+               std::string_view source) {
+  const auto& entry = find_entry(key, source);
+  if (values.empty()) throw wrong(source, entry.key, "", "a value");
+  set_text(config, entry, values, source);
+}
+
+void apply_json(TrainConfig& config, const json& object, std::string_view source) {
+  if (!object.is_object())
+    throw UsageError("train", fmt::format("{}: expected a JSON object of keys and values", source));
+  for (const auto& [key, value] : object.items()) set_json(config, find_entry(key, source), value, source);
+}
+
+void apply_config_file(TrainConfig& config, const std::string& path) {
+  const auto source = fmt::format("--config {}", path);
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw UsageError("train", fmt::format("{}: the file cannot be read", source));
+  json object;
+  try {
+    object = json::parse(file);
+  } catch (const json::exception& error) {
+    throw UsageError("train", fmt::format("{}: not JSON: {}", source, error.what()));
+  }
+  apply_json(config, object, source);
+}
+
+json to_json(const TrainConfig& config) {
+  json result = json::object();
+  for (const auto& entry : kEntries) {
+    std::visit([&](auto member) { result[entry.key] = config.*member; }, entry.member);
+  }
+  return result;
+}
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,76 @@
+// TrainConfig: everything `dtrun-worker train` can be told, as a value. One table of fields serves flags, --config
+// files and reports.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dtrun::runtime {
+
+struct TrainConfig {
+  // model
+  std::string model = "gpt2";
+  std::int64_t layers = 4;
+  std::int64_t hidden = 128;
+  std::int64_t heads = 4;
+  std::int64_t vocab_size = 0;  // 0: 256 for text; .bin files need it
+  std::int64_t seq_len = 128;
+  std::string init;  // safetensors file, or a directory that holds model.safetensors
+  // data
+  std::vector<std::string> data;  // empty: the embedded text
+  std::int64_t batch_size = 4;
+  std::int64_t micro_batches = 1;
+  // optimisation
+  std::int64_t steps = 100;
+  double lr = 1e-3;
+  std::int64_t warmup_steps = 0;
+  double weight_decay = 0.01;
+  double clip_norm = 1.0;
+  std::int64_t seed = 0;
+  double max_seconds = 0;  // 0: no limit
+  // layout
+  std::string parallel;   // dp=N; empty: all ranks
+  double bucket_mb = 25;  // 0: unlimited
+  std::string dtype = "f32";
+  std::string device = "auto";
+  std::string backend = "auto";
+  bool comm_thread = false;
+  double timeout = 300;  // seconds, of every wait for a peer
+  // output
+  std::string save;    // safetensors of the final parameters
+  std::string report;  // JSON
+  std::string log_dir;
+  std::int64_t log_every = 0;  // steps between progress lines; 0: about twenty in all
+
+  std::int64_t bucket_bytes() const;
+  // Throws UsageError naming the field, for values out of range and for what this version cannot do yet.
+  void validate() const;
+};
+
+// What the user may set: key (with dashes), help, and where it goes.
+struct ConfigField {
+  std::string_view key;
+  std::string_view help;
+  bool is_flag = false;  // takes no value on the command line
+  bool is_list = false;
+};
+const std::vector<ConfigField>& config_fields();
+
+// Both throw UsageError: unknown key (with the nearest known one), wrong type, value that is not a number. `source` is
+// what messages call the place, such as "--config run.json". '_' in keys counts as '-'.
+void set_field(TrainConfig& config, std::string_view key, const std::vector<std::string>& values,
+               std::string_view source);
+void apply_json(TrainConfig& config, const nlohmann::json& object, std::string_view source);
+// Reads and applies a JSON file.
+void apply_config_file(TrainConfig& config, const std::string& path);
+nlohmann::json to_json(const TrainConfig& config);
+
+// Keys of later versions: known, refused with "not yet".
+bool is_future_key(std::string_view key);
+// " (did you mean \"seq-len\"?)", or nothing when no candidate is near.
+std::string suggestion(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace dtrun::runtime

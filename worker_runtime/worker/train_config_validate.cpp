@@ -1,0 +1,66 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/worker/train_config.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+void expect(bool good, std::string_view key, const std::string& value, std::string_view expected) {
+  if (!good) throw UsageError("train", fmt::format("--{} is \"{}\", expected {}", key, value, expected));
+}
+
+void expect_range(std::string_view key, std::int64_t value, std::int64_t low, std::int64_t high) {
+  expect(value >= low && value <= high, key, fmt::format("{}", value), fmt::format("{} to {}", low, high));
+}
+
+// A word that is fine now, one that a later version will understand, or nonsense.
+void expect_word(std::string_view key, const std::string& value, std::vector<std::string> now,
+                 const std::vector<std::string>& later) {
+  for (const auto& word : now) {
+    if (value == word) return;
+  }
+  for (const auto& word : later) {
+    if (value == word) throw UsageError("train", fmt::format("--{} {} is not supported yet", key, value));
+  }
+  const auto wanted = fmt::format("{}{}", fmt::join(now, " or "), suggestion(value, now));
+  expect(false, key, value, wanted);
+}
+
+}  // namespace
+
+std::int64_t TrainConfig::bucket_bytes() const {
+  if (bucket_mb == 0) return std::numeric_limits<std::int64_t>::max();
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::llround(bucket_mb * (1 << 20))));
+}
+
+void TrainConfig::validate() const {
+  constexpr std::int64_t kMany = std::int64_t{1} << 31;
+  expect_word("model", model, {"gpt2"}, {"llama"});
+  expect_word("dtype", dtype, {"f32"}, {"bf16"});
+  expect_word("device", device, {"auto", "cpu"}, {"cuda", "fake-cuda"});
+  expect_word("backend", backend, {"auto", "shm"}, {"gloo", "nccl"});
+  expect_range("layers", layers, 1, 10'000);
+  expect_range("hidden", hidden, 1, 1 << 20);
+  expect_range("heads", heads, 1, hidden);
+  expect(hidden % heads == 0, "heads", fmt::format("{}", heads), fmt::format("a divisor of --hidden {}", hidden));
+  expect_range("vocab-size", vocab_size, 0, kMany - 1);
+  expect_range("seq-len", seq_len, 1, 1 << 24);
+  expect_range("batch-size", batch_size, 1, 1 << 20);
+  expect_range("micro-batches", micro_batches, 1, 1 << 20);
+  expect_range("steps", steps, 1, std::int64_t{1} << 40);
+  expect_range("warmup-steps", warmup_steps, 0, steps);
+  expect_range("seed", seed, 0, std::numeric_limits<std::int64_t>::max());
+  expect_range("log-every", log_every, 0, kMany);
+  expect(lr >= 0, "lr", fmt::format("{}", lr), "0 or more");
+  expect(weight_decay >= 0, "weight-decay", fmt::format("{}", weight_decay), "0 or more");
+  expect(clip_norm >= 0, "clip-norm", fmt::format("{}", clip_norm), "0 or more");
+  expect(max_seconds >= 0, "max-seconds", fmt::format("{}", max_seconds), "0 or more");
+  expect(bucket_mb >= 0 && bucket_mb <= 1e6, "bucket-mb", fmt::format("{}", bucket_mb), "0 to 1000000");
+  expect(timeout > 0 && timeout <= 1e6, "timeout", fmt::format("{}", timeout), "a number of seconds above 0");
+}
+
+}  // namespace dtrun::runtime
