@@ -23,7 +23,7 @@ MAY_INCLUDE = {
     L + "cli": [L + "config"],
     L + "process": [R + "base", R + "contract"],
     L + "logs": [L + "process"],
-    L + "report": [L + "config", L + "process", R + "base", R + "contract"],  # process: ExitStatus, decoded once
+    L + "report": [L + "config", L + "process", L + "logs", R + "base", R + "contract"],  # ExitStatus; escaping of text
     L + "agent": [L + "cli", L + "config", L + "process", L + "logs", L + "report", R + "server", R + "coordinator", R + "contract"],
     "launcher": [L + "agent"],
     W + "core": [R + "base"],

@@ -19,3 +19,6 @@ dtrun_test(test_logs integration
   DEPS launcher/logs LINK dtrun_test_job)
 target_compile_definitions(test_logs PRIVATE DTRUN_PROBE_WORKER="$<TARGET_FILE:probe_worker>")
 add_dependencies(test_logs probe_worker)
+dtrun_test(test_report unit
+  SOURCES unit/launcher/report/error_file_test.cpp unit/launcher/report/failure_report_test.cpp
+  DEPS launcher/report LINK dtrun_test_job nlohmann_json::nlohmann_json)

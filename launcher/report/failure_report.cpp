@@ -1,0 +1,172 @@
+#include "launcher/report/failure_report.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "launcher/logs/console_text.hpp"
+#include "rendezvous/contract/exit_codes.hpp"
+
+namespace dtrun::launcher {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+constexpr std::size_t kMaxLines = 25;
+constexpr std::size_t kMaxWidth = 240;
+constexpr std::size_t kMaxOtherLines = 6;
+constexpr std::size_t kMaxNotes = 4;
+constexpr std::size_t kMinDetailLines = 4;
+
+std::string shown(std::string_view text) {
+  auto result = escaped(text.substr(0, kMaxWidth));
+  if (text.size() > kMaxWidth) result += "...";
+  return result;
+}
+
+std::string local_time(std::chrono::system_clock::time_point time) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(time);
+  const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(time - seconds).count();
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03}", fmt::localtime(std::chrono::system_clock::to_time_t(seconds)),
+                     milliseconds);
+}
+
+std::string cause(const WorkerFailure& failure) {
+  if (!failure.start_error.empty()) return "could not be started: " + shown(failure.start_error);
+  auto text = failure.status.to_string();
+  if (failure.out_of_memory) text += ", out of memory: killed by the kernel";
+  return text;
+}
+
+std::string who(const WorkerFailure& failure) {
+  auto text = fmt::format("rank {} on {}", failure.rank, shown(failure.host));
+  if (failure.pid != 0) text += fmt::format(", pid {}", failure.pid);
+  return text;
+}
+
+Lines split(std::string_view text) {
+  Lines lines;
+  while (!text.empty()) {
+    const auto end = text.find('\n');
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return lines;
+}
+
+// "0, 1, 4-7": ascending, runs of three and more as a range.
+std::string rank_list(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    if (!text.empty()) text += ", ";
+    text += std::to_string(ranks[i]);
+    if (end - i >= 3) text += fmt::format("-{}", ranks[end - 1]);
+    i = end;
+    if (text.size() > kMaxWidth) return text + ", ...";
+  }
+  return text;
+}
+
+Lines head_lines(const FailureReport& report) {
+  const auto& root = report.root_cause;
+  Lines lines;
+  lines.push_back(fmt::format("dtrun: {} failed, exit code {}", shown(report.program), report.exit_code));
+  lines.push_back(fmt::format("  root cause: {}: {}", who(root), cause(root)));
+  auto when = fmt::format("  time:       {}, attempt {} of {}", local_time(root.time), root.attempt + 1,
+                          report.max_restarts + 1);
+  if (report.world_size > 1)
+    when += fmt::format(", local rank {} of {} ranks in all", root.local_rank, report.world_size);
+  lines.push_back(std::move(when));
+  const auto& log = root.stderr_log.empty() ? root.stdout_log : root.stderr_log;
+  if (!log.empty()) lines.push_back("  log:        " + shown(log));
+  return lines;
+}
+
+struct Detail {
+  std::string title;
+  Lines lines;
+};
+
+Detail detail_of(const WorkerFailure& failure) {
+  if (!failure.error.traceback.empty()) return {"  traceback:", split(failure.error.traceback)};
+  if (!failure.error.message.empty()) return {"  message:", split(failure.error.message)};
+  if (!failure.stderr_tail.empty()) return {"  last lines of its stderr:", failure.stderr_tail};
+  return {};
+}
+
+// The end of the text matters most: an exception is named in the last line.
+Lines detail_lines(const WorkerFailure& failure, std::size_t budget) {
+  const auto [title, all] = detail_of(failure);
+  if (all.empty() || budget < 2) return {};
+  Lines lines{title};
+  const bool cut = all.size() > budget - 1;
+  const std::size_t count = cut ? budget - 2 : all.size();
+  if (cut) lines.push_back(fmt::format("    ({} lines before these)", all.size() - count));
+  for (std::size_t i = all.size() - count; i < all.size(); ++i) lines.push_back("    " + shown(all[i]));
+  return lines;
+}
+
+Lines other_lines(const FailureReport& report) {
+  Lines lines;
+  std::vector<int> stopped, unnamed;
+  for (const auto& failure : report.others) {
+    if (failure.stopped_by_launcher) {
+      stopped.push_back(failure.rank);
+    } else if (lines.size() < kMaxOtherLines) {
+      lines.push_back(fmt::format("  also failed: {}: {}", who(failure), cause(failure)));
+    } else {
+      unnamed.push_back(failure.rank);
+    }
+  }
+  if (!unnamed.empty()) lines.push_back("  also failed: ranks " + rank_list(unnamed));
+  if (!stopped.empty())
+    lines.push_back("  stopped by dtrun after that (not failures of their own): ranks " + rank_list(stopped));
+  return lines;
+}
+
+Lines note_lines(const FailureReport& report) {
+  Lines lines;
+  if (!report.root_cause.error.note.empty()) lines.push_back("  note: " + shown(report.root_cause.error.note));
+  for (const auto& note : report.notes) {
+    if (lines.size() == kMaxNotes) break;
+    lines.push_back("  note: " + shown(note));
+  }
+  return lines;
+}
+
+std::string next_step(const FailureReport& report) {
+  if (!report.root_cause.start_error.empty()) return "  next: check the program's path and permissions on that host";
+  std::string text = report.log_directory.empty()
+                         ? "  next: --log-dir DIR --tee 3 keeps the output of every rank in files"
+                         : "  next: all output is in " + shown(report.log_directory);
+  if (report.max_restarts == 0) {
+    text += "; --max-restarts N tries again";
+  } else if (report.restarts_used >= report.max_restarts) {
+    text += fmt::format("; all {} restarts are used up", report.max_restarts);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string render_failure_report(const FailureReport& report) {
+  auto lines = head_lines(report);
+  const auto others = other_lines(report);
+  const auto notes = note_lines(report);
+  const auto used = lines.size() + others.size() + notes.size() + 1;
+  const auto details =
+      detail_lines(report.root_cause, std::max(kMinDetailLines, kMaxLines - std::min(used, kMaxLines)));
+  for (const auto* part : {&details, &others, &notes}) lines.insert(lines.end(), part->begin(), part->end());
+  lines.push_back(next_step(report));
+  std::string text;
+  for (const auto& line : lines) text += line + "\n";
+  return text;
+}
+
+}  // namespace dtrun::launcher
