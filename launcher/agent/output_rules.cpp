@@ -42,8 +42,21 @@ RankOutputPlan output_plan(const LaunchConfig& config, const OutputSurroundings&
   plan.stdout_file = file(StreamRule::kOut, "stdout.log");
   plan.stderr_file = file(StreamRule::kErr, "stderr.log");
   plan.prefix = prefix_of(config, surroundings, local_rank, teed != 0);
+  // torchrun's prefix belongs to teed streams only; one that the user or a terminal asked for goes everywhere.
+  if (teed != 0 && !config.logs.console_prefix) {
+    plan.prefix_stdout = (teed & StreamRule::kOut) != 0;
+    plan.prefix_stderr = (teed & StreamRule::kErr) != 0;
+  }
   plan.color_index = local_rank;
   plan.whole_lines = surroundings.workers > 1 || !plan.prefix.empty();
+  if (shown && (teed & StreamRule::kOut) != 0 && !config.logs.stdout_filters.empty()) {
+    plan.stdout_filters = config.logs.stdout_filters;
+    plan.filtered_stdout_file = surroundings.attempt_directory + "/filtered_stdout.log";
+  }
+  if (shown && (teed & StreamRule::kErr) != 0 && !config.logs.stderr_filters.empty()) {
+    plan.stderr_filters = config.logs.stderr_filters;
+    plan.filtered_stderr_file = surroundings.attempt_directory + "/filtered_stderr.log";
+  }
   return plan;
 }
 

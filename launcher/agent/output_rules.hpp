@@ -10,8 +10,10 @@ namespace dtrun::launcher {
 
 struct OutputSurroundings {
   int workers = 1;
-  std::string rank_directory;  // empty: no files; -r, -t and --local-ranks-filter are then ignored, as torchrun does
-  bool terminal = false;       // stdout is one: lines get a prefix even when nobody asked
+  // Empty: no files; -r, -t and --local-ranks-filter are then ignored, as torchrun does.
+  std::string rank_directory;
+  std::string attempt_directory;
+  bool terminal = false;  // stdout is one: lines get a prefix even when nobody asked
   std::string host;
 };
 

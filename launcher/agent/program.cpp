@@ -77,6 +77,9 @@ std::vector<std::string> automatic(const std::string& program, const ProgramSurr
   if (bare) {
     if (auto found = search_path(program, surroundings)) return {*found};
   }
+  // Whoever names an interpreter may have one that sees other files than we do (a container, a wrapper): it decides.
+  if (const auto given = surroundings.environment("PYTHON_EXEC"); given && !given->empty())
+    return {*given, "-u", program};
   missing(program, bare);
 }
 

@@ -147,10 +147,10 @@ Stream* OutputHub::Impl::set_up_stream(Capture& capture, Stream& stream, const R
   }
   if (is_error) stream.tail = &capture.tail;
   if (shown) stream.console = is_error ? &error_console() : &out;
-  stream.plain_prefix = console_prefix(plan.prefix, 0, false);
+  const std::string prefix = (is_error ? plan.prefix_stderr : plan.prefix_stdout) ? plan.prefix : std::string();
+  stream.plain_prefix = console_prefix(prefix, 0, false);
   if (shown)
-    stream.shown_prefix =
-        console_prefix(plan.prefix, plan.color_index, options.color && stream.console->sink.terminal());
+    stream.shown_prefix = console_prefix(prefix, plan.color_index, options.color && stream.console->sink.terminal());
   stream.whole_lines = plan.whole_lines;
   auto [read_end, write_end] = make_pipe();
   stream.pipe = std::move(read_end);

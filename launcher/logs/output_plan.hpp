@@ -11,8 +11,10 @@ struct RankOutputPlan {
   bool console_stderr = true;
   std::string stdout_file = {};  // empty: no file. Created, or truncated
   std::string stderr_file = {};
-  std::string prefix =
-      {};               // in front of every console line, for example "[rank3] "; on a terminal in the rank's colour
+  // In front of every console line, for example "[rank3] "; on a terminal in the rank's colour.
+  std::string prefix = {};
+  bool prefix_stdout = true;  // torchrun puts its prefix only in front of streams that are teed
+  bool prefix_stderr = true;
   int color_index = 0;  // which colour; the rank
   // False: bytes go to the console as they come (one rank only, no prefix: a progress bar or a prompt works as without
   // dtrun).

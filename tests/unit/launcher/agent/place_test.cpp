@@ -221,6 +221,16 @@ TEST_CASE("redirect, tee and filter decide what reaches console and files") {
   CHECK(plan(0).stderr_file == "/d/stderr.log");
   CHECK(plan(0).prefix == "[default0]:");
   CHECK_FALSE(plan(1).console_stdout);
+  CHECK(plan(0).prefix_stdout);
+  config.logs.tee = parse_stream_rule("-t", "2");
+  CHECK_FALSE(plan(0).prefix_stdout);
+  CHECK(plan(0).prefix_stderr);
+  config.logs.tee = parse_stream_rule("-t", "0:3");
+  on.attempt_directory = "/a";
+  config.logs.stdout_filters = {"x"};
+  CHECK(plan(0).filtered_stdout_file == "/a/filtered_stdout.log");
+  CHECK(plan(1).filtered_stdout_file.empty());
+  CHECK(plan(0).filtered_stderr_file.empty());
   config.logs.line_prefix_template = "<${hostname}/${rank}/$other> ";
   CHECK(plan(0).prefix == "<node7/0/$other> ");
   config.logs.console_prefix = "off";

@@ -98,6 +98,8 @@ TEST_CASE("Python is the one the user has activated") {
   CHECK(resolve("train.py", on).front() == "/venv/bin/python");
   on.variables["PYTHON_EXEC"] = "mypython";
   CHECK(resolve("train.py", on).front() == "mypython");
+  CHECK(resolve("elsewhere", on) == Words{"mypython", "-u", "elsewhere"});
+  CHECK(resolve("/bin/true", on) == Words{"/bin/true"});
 }
 
 TEST_CASE("local_rank is substituted like Python's string.Template does") {
