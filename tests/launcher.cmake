@@ -5,3 +5,16 @@ dtrun_test(test_launcher_config unit
 dtrun_test(test_launcher_agent unit
   SOURCES unit/launcher/agent/decide_test.cpp unit/launcher/agent/program_test.cpp unit/launcher/agent/place_test.cpp
   DEPS launcher/agent)
+dtrun_test(test_dtrun integration
+  SOURCES integration/launcher/agent/dtrun_test.cpp
+  LINK dtrun_test_job nlohmann_json::nlohmann_json)
+target_compile_definitions(test_dtrun PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
+add_dependencies(test_dtrun dtrun)
+
+# Unchanged PyTorch scripts: the newest PyTorch (scripts/setup_torch.sh) and Debian's.
+foreach(which IN ITEMS default /usr/bin/python3)
+  add_test(NAME "integration: an unchanged PyTorch DDP script runs under dtrun (${which})"
+    COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/torch/ddp_test.py $<TARGET_FILE:dtrun> ${which})
+  set_tests_properties("integration: an unchanged PyTorch DDP script runs under dtrun (${which})" PROPERTIES
+    LABELS "integration;torch" TIMEOUT 240 SKIP_RETURN_CODE 77)
+endforeach()

@@ -1,0 +1,47 @@
+// The agent: runs the workers of this node from the first start to the last exit.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/config/launch_config.hpp"
+#include "launcher/report/failure_report.hpp"
+
+namespace dtrun::launcher {
+
+// Everything about a run that is fixed before its first worker starts.
+struct JobPlan {
+  int workers = 1;
+  std::vector<std::string> program;  // argv in front of config.arguments
+  std::string run_id;
+  SingleNodeStore store;
+};
+
+// Looks at this machine and this directory. Throws UsageError, ProgramError.
+JobPlan make_plan(const LaunchConfig& config);
+
+struct RunResult {
+  int exit_code = 0;
+  std::optional<FailureReport> report;  // when workers failed of themselves
+  std::vector<std::string>
+      notes;                  // lines for the end of stderr when there is no report: stopped by a signal, survivors
+  std::string log_directory;  // files are there
+};
+
+// Owner: main, in the agent process. One thread, one io_context: everything happens in run(), which returns when every
+// worker and what it left behind is gone (or cannot be killed). Decisions are decide()'s. Throws SystemError,
+// UsageError, RendezvousError; its workers are killed first.
+class ElasticAgent {
+ public:
+  ElasticAgent(const LaunchConfig& config, JobPlan plan);
+  ~ElasticAgent();
+  RunResult run();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dtrun::launcher

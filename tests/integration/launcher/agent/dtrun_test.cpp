@@ -1,0 +1,256 @@
+// The built dtrun with /bin/sh as workers: what workers are given, how attempts follow each other, what comes out.
+#include "tests/catch.hpp"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "tests/scenario/job.hpp"
+
+using namespace dtrun;
+using namespace dtrun::tests;
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+namespace {
+
+struct Outcome {
+  int code = -1;
+  Words out;  // sorted: ranks print in any order
+  std::string error;
+};
+
+Outcome run(Words arguments, JobOptions options = {}) {
+  arguments.insert(arguments.begin(), DTRUN_PROGRAM);
+  Job job(arguments, std::move(options));
+  const auto status = job.wait();
+  REQUIRE(status);
+  CHECK(job.all_gone(std::chrono::seconds(2)));
+  auto out = lines_of(job.out());
+  std::sort(out.begin(), out.end());
+  return {status->shell_code(), std::move(out), job.error()};
+}
+
+// `script` under /bin/sh -c: the $ of dtrun's own substitution are doubled here.
+Words shell(const Words& options, const std::string& script) {
+  std::string doubled;
+  for (const char c : script) doubled += c == '$' ? std::string("$$") : std::string(1, c);
+  Words words = options;
+  words.insert(words.end(), {"--no-python", "/bin/sh", "-c", doubled});
+  return words;
+}
+
+}  // namespace
+
+TEST_CASE("ranks get their places, and a good run prints nothing of its own") {
+  const auto outcome = run(shell(
+      {"--nproc-per-node=3", "--role=r"},
+      "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $ROLE_NAME $MASTER_ADDR $TORCHELASTIC_USE_AGENT_STORE "
+      "$TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS"));
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out ==
+        Words{"0 0 3 3 r 127.0.0.1 True 0/0", "1 1 3 3 r 127.0.0.1 True 0/0", "2 2 3 3 r 127.0.0.1 True 0/0"});
+  CHECK(outcome.error.empty());
+}
+
+TEST_CASE("arguments reach the program as they are, local_rank filled in") {
+  const auto outcome = run({"--nproc-per-node=2", "--no-python", "/bin/sh", "-c", "echo \"$$0|$$1|$$2|$$3|$$4\"",
+                            "$local_rank", "a b", "", "--tee", "-h"});
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out == Words{"0|a b||--tee|-h", "1|a b||--tee|-h"});
+}
+
+TEST_CASE("each attempt has a store of its own, and the count of attempts is the job's") {
+  const TempDirectory directory;
+  const auto outcome = run(shell({"--nproc-per-node=2", "--max-restarts=3"},
+                                 "echo $RANK $TORCHELASTIC_RESTART_COUNT $MASTER_PORT >> " + directory.file("starts") +
+                                     "; if [ $TORCHELASTIC_RESTART_COUNT = 2 ]; then exit 0; fi; "
+                                     "if [ $RANK = 1 ]; then until grep -q \"^0 $TORCHELASTIC_RESTART_COUNT\" " +
+                                     directory.file("starts") + "; do sleep 0.01; done; exit 5; fi; sleep 60"));
+  CHECK(outcome.code == 0);
+  std::set<std::string> ports, starts;
+  for (const auto& line : lines_of(read_file(directory.file("starts")))) {
+    starts.insert(line.substr(0, 3));
+    ports.insert(line.substr(4));
+  }
+  CHECK(starts == std::set<std::string>{"0 0", "0 1", "0 2", "1 0", "1 1", "1 2"});
+  CHECK(ports.size() == 3);
+  CHECK_THAT(outcome.error,
+             Catch::Contains("rank 1") && Catch::Contains("exit code 5") && Catch::Contains("restart 2 of 3"));
+}
+
+TEST_CASE("restarts on a fixed port use that port again") {
+  const auto outcome = run(shell({"--nproc-per-node=1", "--max-restarts=2", "--master-port=0", "--rdzv-id=fixed"},
+                                 "echo $TORCHELASTIC_RUN_ID; exit 9"));
+  CHECK(outcome.code == 9);
+  CHECK(outcome.out == Words{"fixed", "fixed", "fixed"});
+}
+
+TEST_CASE("the exit code is the culprit's own") {
+  struct Row {
+    std::string script;
+    int code;
+    std::string words;
+  };
+  const std::vector<Row> rows = {{"exit 42", 42, "42"},
+                                 {"kill -SEGV $$", 139, "SIGSEGV"},
+                                 {"kill -ABRT $$", 134, "SIGABRT"},
+                                 {"kill -KILL $$", 137, "SIGKILL"}};
+  for (const auto& row : rows) {
+    CAPTURE(row.script);
+    const auto outcome = run(shell({"--nproc-per-node=4"}, "if [ $RANK = 2 ]; then echo the real reason >&2; " +
+                                                               row.script + "; fi; exec sleep 60"));
+    CHECK(outcome.code == row.code);
+    CHECK_THAT(outcome.error,
+               Catch::Contains("rank 2") && Catch::Contains(row.words) && Catch::Contains("the real reason"));
+    CHECK(lines_of(outcome.error).size() <= 26);
+  }
+}
+
+TEST_CASE("programs that cannot run are refused without a retry") {
+  const TempDirectory directory;
+  std::ofstream(directory.file("noexec.sh")) << "#!/bin/sh\n";
+  CHECK(run({"--max-restarts=3", directory.file("missing")}).code == 127);
+  CHECK(run({"--max-restarts=3", directory.file("missing.py")}).code == 127);
+  CHECK(run({"--max-restarts=3", directory.file("noexec.sh")}).code == 126);
+  const auto missing = run({"--max-restarts=3", "--no-python", "/nonexistent/program"});
+  CHECK(missing.code == 127);
+  CHECK_THAT(missing.error, Catch::Contains("/nonexistent/program") && !Catch::Contains("restart 1"));
+  CHECK(run({"--no-python", directory.file("noexec.sh")}).code == 126);
+}
+
+TEST_CASE("usage errors are one line and exit 2") {
+  for (const Words& words :
+       {Words{"--frobnicate", "x"}, Words{"--nnodes=2", "x"}, Words{}, Words{"--local-addr=192.0.2.1", "/bin/true"}}) {
+    CAPTURE(words);
+    const auto outcome = run(words);
+    CHECK(outcome.code == 2);
+    CHECK(lines_of(outcome.error).size() == 1);
+    CHECK_THAT(outcome.error, Catch::StartsWith("dtrun: error: "));
+  }
+  CHECK(run({"--version"}).out.size() == 1);
+  CHECK(run({"--help"}).out.size() > 30);
+}
+
+TEST_CASE("standard input goes to whom it was given") {
+  JobOptions input;
+  input.stdin_text = "hello\n";
+  CHECK(run(shell({"--nproc-per-node=2"}, "cat"), input).out.empty());
+  CHECK(run(shell({"--nproc-per-node=2", "--stdin=rank0"}, "read x; echo $RANK=$x"), input).out ==
+        Words{"0=hello", "1="});
+}
+
+TEST_CASE("log files lie where torchrun puts them") {
+  const TempDirectory directory;
+  const auto outcome =
+      run(shell({"--nproc-per-node=2", "-r", "1", "-t", "2", "--log-dir", directory.file("logs"), "--max-restarts=1"},
+                "echo out; echo err >&2; if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then exit 3; fi"));
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out.empty());
+  CHECK_THAT(outcome.error, Catch::Contains("[default0]:err") && Catch::Contains("[default1]:err"));
+  std::set<std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(directory.file("logs"))) {
+    if (!entry.is_regular_file()) continue;
+    const auto relative = fs::relative(entry.path(), directory.file("logs"));
+    const auto name = relative.lexically_relative(*relative.begin()).string();
+    files.insert(name);
+    if (name.starts_with("attempt_0")) continue;  // its last rank may have been stopped at once
+    CHECK(read_file(entry.path()) == (entry.path().filename() == "stdout.log" ? "out\n" : "err\n"));
+  }
+  CHECK(files.contains("attempt_1/0/stdout.log"));
+  CHECK(files.contains("attempt_1/1/stderr.log"));
+  CHECK(files.contains("attempt_0/0/stdout.log"));
+}
+
+TEST_CASE("nothing stays in the temporary directory unless a worker wrote there") {
+  const TempDirectory directory;
+  JobOptions options;
+  options.environment = {"TMPDIR=" + directory.path().string()};
+  CHECK(run(shell({"--max-restarts=2"}, "test $TORCHELASTIC_RESTART_COUNT = 2"), options).code == 0);
+  CHECK(fs::is_empty(directory.path()));
+  CHECK(run(shell({}, "exit 1"), options).code == 1);
+  CHECK(fs::is_empty(directory.path()));
+  CHECK(run(shell({}, "echo x > $DTRUN_LOG_DIR/mine"), options).code == 0);
+  CHECK_FALSE(fs::is_empty(directory.path()));
+}
+
+TEST_CASE("what a failed worker left behind is gone before the next attempt") {
+  const TempDirectory directory;
+  const auto outcome =
+      run(shell({"--max-restarts=1"},
+                "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then setsid sleep 600 & echo $! > " + directory.file("pid") +
+                    "; sleep 0.2; exit 1; fi; "
+                    "if kill -0 $(cat " +
+                    directory.file("pid") + ") 2>/dev/null; then echo alive; else echo gone; fi"));
+  CHECK(outcome.code == 0);
+  CHECK(outcome.out == Words{"gone"});
+}
+
+TEST_CASE("signals stop the job with 128 + n, or are only passed on") {
+  const TempDirectory directory;
+  const auto ready = [&](int ranks) {
+    return eventually([&] {
+      int count = 0;
+      for (const auto& entry : fs::directory_iterator(directory.path()))
+        count += entry.path().filename().string().starts_with("up") ? 1 : 0;
+      return count == ranks;
+    });
+  };
+  const std::string up = "echo > " + directory.path().string() + "/up$RANK; ";
+  auto words = shell({"--nproc-per-node=2", "--max-restarts=5"},
+                     "trap 'echo usr1' USR1; " + up + "while :; do sleep 0.05; done");
+  words.insert(words.begin(), DTRUN_PROGRAM);
+  Job job(words);
+  REQUIRE(ready(2));
+  job.signal(SIGUSR1);
+  REQUIRE(eventually([&] { return lines_of(job.out()).size() == 2; }));
+  CHECK(lines_of(job.out()) == Words{"usr1", "usr1"});
+  job.signal(SIGTERM);
+  const auto status = job.wait();
+  REQUIRE(status);
+  CHECK(status->shell_code() == 143);
+  CHECK(job.all_gone(std::chrono::seconds(2)));
+  CHECK_THAT(job.error(), Catch::Contains("SIGTERM"));
+}
+
+TEST_CASE("who ignores the stop is killed after the grace period") {
+  const auto outcome = run(shell({"--nproc-per-node=2", "--grace-period=0.3"},
+                                 "if [ $RANK = 0 ]; then sleep 0.3; exit 3; fi; trap '' TERM; sleep 60; sleep 60"));
+  CHECK(outcome.code == 3);
+  CHECK_THAT(outcome.error, Catch::Contains("did not stop in time: rank 1"));
+}
+
+TEST_CASE("the event log tells the story once, with one verdict at the end") {
+  const TempDirectory directory;
+  CHECK(run(shell({"--nproc-per-node=2", "--max-restarts=1", "--events", directory.file("events")},
+                  "test $RANK = 0 || exit 4"))
+            .code == 4);
+  Words kinds;
+  double before = 0;
+  for (const auto& line : lines_of(read_file(directory.file("events")))) {
+    const auto event = nlohmann::json::parse(line);
+    CHECK(event.at("schema") == 1);
+    CHECK(event.at("sequence") == kinds.size());
+    CHECK(event.at("monotonic").get<double>() >= before);
+    before = event.at("monotonic").get<double>();
+    kinds.push_back(event.at("event"));
+  }
+  CHECK(std::count(kinds.begin(), kinds.end(), "round") == 2);
+  CHECK(std::count(kinds.begin(), kinds.end(), "worker_start") == 4);
+  CHECK(std::count(kinds.begin(), kinds.end(), "worker_end") == 4);
+  CHECK(std::count(kinds.begin(), kinds.end(), "verdict") == 1);
+  CHECK(kinds.back() == "verdict");
+}
+
+TEST_CASE("the report file holds the culprit as JSON") {
+  const TempDirectory directory;
+  CHECK(run(shell({"--nproc-per-node=2", "--report", directory.file("report.json")},
+                  "test $RANK = 0 || exit 4; exec sleep 60"))
+            .code == 4);
+  const auto report = nlohmann::json::parse(read_file(directory.file("report.json")));
+  CHECK(report.dump().find("\"rank\":1") != std::string::npos);
+}
