@@ -1,0 +1,48 @@
+#include "worker_runtime/ops/checks.hpp"
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/error.hpp"
+
+namespace dtrun::runtime::ops {
+namespace {
+
+[[noreturn]] void fail(std::string_view op, std::string_view name, const Tensor& x, std::string_view expected) {
+  const std::string came = x.defined() ? fmt::format("{} {}", name_of(x.dtype()), x.shape().to_string()) : "undefined";
+  throw ShapeError("ops", fmt::format("{}: {} is {}, expected {}", op, name, came, expected));
+}
+
+}  // namespace
+
+void expect_dtype(std::string_view op, std::string_view name, const Tensor& x, DType dtype) {
+  if (!x.defined() || x.dtype() != dtype) fail(op, name, x, fmt::format("{} elements", name_of(dtype)));
+}
+
+void expect_shape(std::string_view op, std::string_view name, const Tensor& x, const Shape& shape) {
+  if (!x.defined() || x.dtype() != DType::f32 || x.shape() != shape)
+    fail(op, name, x, fmt::format("f32 {}", shape.to_string()));
+}
+
+Rows rows_of(std::string_view op, std::string_view name, const Tensor& x, DType dtype) {
+  if (!x.defined() || x.dtype() != dtype || x.rank() < 1)
+    fail(op, name, x, fmt::format("{} of one dimension or more", name_of(dtype)));
+  const std::int64_t columns = x.dim(-1);
+  std::int64_t rows = 1;
+  for (int i = 0; i + 1 < x.rank(); ++i) rows *= x.dim(i);
+  return {rows, columns};
+}
+
+void expect_rows(std::string_view op, std::string_view name, const Tensor& x, std::int64_t rows, std::int64_t columns) {
+  if (x.defined() && x.dtype() == DType::f32 && x.rank() >= 1) {
+    const Rows got = rows_of(op, name, x);
+    if (got.rows == rows && got.columns == columns) return;
+  }
+  fail(op, name, x, fmt::format("f32 with {} rows of {}", rows, columns));
+}
+
+void expect_numel(std::string_view op, std::string_view name, const Tensor& x, std::int64_t count, DType dtype) {
+  if (!x.defined() || x.dtype() != dtype || x.numel() != count)
+    fail(op, name, x, fmt::format("{} with {} elements", name_of(dtype), count));
+}
+
+}  // namespace dtrun::runtime::ops

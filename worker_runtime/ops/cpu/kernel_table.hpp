@@ -1,0 +1,98 @@
+// The kernels of one CPU level, as plain functions on pointers. Each is single-threaded; ops cut the work, check shapes
+// and own memory. One constant table per level is built from the same sources (kernels_*.cpp); kernels() is the one in
+// use.
+#pragma once
+
+#include <cstdint>
+
+namespace dtrun::runtime::ops {
+
+// C[rows, cols] = or += A[rows, depth] B[depth, cols], one block of a larger product.
+struct GemmBlock {
+  const float* a = nullptr;  // element (row, k) at row * lda + k, or what pack_a made of these rows
+  std::int64_t lda = 0;
+  bool a_packed = false;
+  const float* packed_b = nullptr;  // slivers of tile_cols columns, each `depth` rows
+  float* c = nullptr;
+  std::int64_t ldc = 0;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t depth = 0;
+  bool accumulate = false;
+  const float* bias = nullptr;  // `cols` elements added to every row, or null
+};
+
+// Rows of q, k, v of one head, and what goes with them; strides in elements from one token to the next.
+struct AttentionHead {
+  const float* q = nullptr;
+  const float* k = nullptr;
+  const float* v = nullptr;
+  std::int64_t stride = 0;  // of q, k, v and of dq, dk, dv
+  float* out = nullptr;     // forward: written; backward: read
+  const float* dout = nullptr;
+  std::int64_t out_stride = 0;  // of out and dout
+  float* lse = nullptr;         // [time]
+  float* dq = nullptr;
+  float* dk = nullptr;
+  float* dv = nullptr;
+  std::int64_t time = 0;
+  std::int64_t head_dim = 0;
+  float scale = 1.0F;
+  float* workspace = nullptr;  // attention_workspace() floats, 64-byte aligned
+};
+
+struct AdamWFactors {
+  float decay = 1.0F;       // 1 - lr * weight_decay
+  float beta1_rest = 0.0F;  // 1 - beta1
+  float beta2 = 0.0F;
+  float beta2_rest = 0.0F;        // 1 - beta2
+  float step_size = 0.0F;         // lr / (1 - beta1^t)
+  float correction2_sqrt = 1.0F;  // sqrt(1 - beta2^t)
+  float eps = 0.0F;
+  float grad_scale = 1.0F;
+};
+
+struct KernelTable {
+  std::int64_t tile_rows;
+  std::int64_t tile_cols;
+  // Slivers of B[depth, cols]: element (k, n) at k * ldb + n, or at n * ldb + k when transposed. `packed` has room for
+  // whole slivers.
+  void (*pack_b)(const float* b, std::int64_t ldb, bool transposed, std::int64_t depth, std::int64_t cols,
+                 float* packed);
+  // The rows of one GemmBlock, element (row, k) at k * lda + row; rows * depth floats. Read in place, the lines of such
+  // an A would lie lda apart and fall into few cache sets.
+  void (*pack_a)(const float* a, std::int64_t lda, std::int64_t depth, std::int64_t rows, float* packed);
+  void (*gemm_block)(const GemmBlock& block);
+
+  std::int64_t (*attention_workspace)(std::int64_t time, std::int64_t head_dim);
+  void (*attention_forward)(const AttentionHead& head);
+  void (*attention_backward)(const AttentionHead& head);
+
+  void (*layernorm_forward)(const float* x, const float* gamma, const float* beta, float eps, std::int64_t rows,
+                            std::int64_t d, float* y, float* mean, float* rstd);
+  void (*layernorm_backward_input)(const float* dy, const float* x, const float* gamma, const float* mean,
+                                   const float* rstd, std::int64_t rows, std::int64_t d, float* dx, bool add);
+  // Columns [0, cols) of rows of length d; overwrites.
+  void (*layernorm_backward_weight)(const float* dy, const float* x, const float* mean, const float* rstd,
+                                    std::int64_t rows, std::int64_t d, std::int64_t cols, float* dgamma, float* dbeta);
+  // Returns the loss of the row; when factor is not null the row becomes (softmax - onehot) * factor.
+  double (*cross_entropy_row)(float* logits, std::int64_t classes, std::int64_t target, const float* factor);
+  void (*column_sums)(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums);
+
+  void (*gelu_forward)(const float* x, float* y, std::int64_t n);
+  void (*gelu_backward)(const float* x, const float* dy, float* dx, std::int64_t n);
+  void (*scale)(float* x, float factor, std::int64_t n);
+  void (*add)(const float* a, const float* b, float* out, std::int64_t n);
+  void (*axpy)(float factor, const float* x, float* y, std::int64_t n);
+  double (*squared_norm)(const float* x, std::int64_t n);
+  void (*to_bf16)(const float* x, std::uint16_t* y, std::int64_t n);
+  void (*to_f32)(const std::uint16_t* x, float* y, std::int64_t n);
+  void (*adamw)(float* param, const float* grad, float* m, float* v, const AdamWFactors& factors, std::int64_t n);
+  // The exponential that softmax and GELU use, for its test.
+  void (*exp)(const float* x, float* y, std::int64_t n);
+};
+
+// The table of cpu_level() (cpu_level.hpp).
+const KernelTable& kernels();
+
+}  // namespace dtrun::runtime::ops

@@ -1,0 +1,69 @@
+#include "worker_runtime/ops/cpu/kernels.hpp"
+#include "worker_runtime/ops/cpu/pack.hpp"
+
+namespace dtrun::runtime::ops::DTRUN_LEVEL {
+
+void pack_b(const float* b, std::int64_t ldb, bool transposed, std::int64_t depth, std::int64_t cols, float* packed) {
+  for (std::int64_t n = 0; n < cols; n += kTileCols) {
+    const std::int64_t width = cols - n < kTileCols ? cols - n : kTileCols;
+    if (transposed) {
+      pack_sliver_transposed(b + n * ldb, ldb, depth, width, packed + n * depth);
+    } else {
+      pack_sliver(b + n, ldb, depth, width, packed + n * depth);
+    }
+  }
+}
+
+namespace {
+
+// Rows of tile i of `tiles` over `rows`: as even as can be, since a narrow last tile would run at a fraction of the
+// speed.
+std::int64_t tile_begin(std::int64_t rows, std::int64_t tiles, std::int64_t i) { return i * rows / tiles; }
+
+template <int Rows>
+void pack_a_tile(const float* a, std::int64_t lda, std::int64_t depth, float* to) {
+  for (std::int64_t k = 0; k < depth; ++k) __builtin_memcpy(to + k * Rows, a + k * lda, Rows * sizeof(float));
+}
+
+using PackFunction = void (*)(const float* a, std::int64_t lda, std::int64_t depth, float* to);
+constexpr PackFunction kPackTile[] = {pack_a_tile<1>, pack_a_tile<2>,  pack_a_tile<3>,  pack_a_tile<4>,
+                                      pack_a_tile<5>, pack_a_tile<6>,  pack_a_tile<7>,  pack_a_tile<8>,
+                                      pack_a_tile<9>, pack_a_tile<10>, pack_a_tile<11>, pack_a_tile<12>};
+static_assert(kTileRows <= 12);
+
+}  // namespace
+
+void pack_a(const float* a, std::int64_t lda, std::int64_t depth, std::int64_t rows, float* packed) {
+  const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
+  for (std::int64_t i = 0; i < tiles; ++i) {
+    const std::int64_t begin = tile_begin(rows, tiles, i);
+    kPackTile[tile_begin(rows, tiles, i + 1) - begin - 1](a + begin, lda, depth, packed + begin * depth);
+  }
+}
+
+void gemm_block(const GemmBlock& block) {
+  const std::int64_t tiles = (block.rows + kTileRows - 1) / kTileRows;
+  for (std::int64_t n = 0; n < block.cols; n += kTileCols) {
+    const int cols = static_cast<int>(block.cols - n < kTileCols ? block.cols - n : kTileCols);
+    float bias[kTileCols] = {};
+    if (block.bias != nullptr) {
+      for (int i = 0; i < cols; ++i) bias[i] = block.bias[n + i];
+    }
+    const TileStore how{block.accumulate, block.bias != nullptr ? bias : nullptr};
+    for (std::int64_t i = 0; i < tiles; ++i) {
+      const std::int64_t begin = tile_begin(block.rows, tiles, i);
+      const int height = static_cast<int>(tile_begin(block.rows, tiles, i + 1) - begin);
+      float* c = block.c + begin * block.ldc + n;
+      const float* b = block.packed_b + n * block.depth;
+      if (block.a_packed) {
+        tile_function<ALayout::columns>(height)(block.depth, block.a + begin * block.depth, height, b, c, block.ldc,
+                                                cols, how);
+      } else {
+        tile_function<ALayout::rows>(height)(block.depth, block.a + begin * block.lda, block.lda, b, c, block.ldc, cols,
+                                             how);
+      }
+    }
+  }
+}
+
+}  // namespace dtrun::runtime::ops::DTRUN_LEVEL

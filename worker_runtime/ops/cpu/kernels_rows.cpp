@@ -1,0 +1,174 @@
+#include "worker_runtime/ops/cpu/functors.hpp"
+#include "worker_runtime/ops/cpu/kernels.hpp"
+
+namespace dtrun::runtime::ops::DTRUN_LEVEL {
+namespace {
+
+// Calls whole(i) for every whole vector of [0, n) and then part(i, count) for what is left.
+template <class Whole, class Part>
+inline void for_vectors(std::int64_t n, Whole whole, Part part) {
+  std::int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) whole(i);
+  if (i < n) part(i, n - i);
+}
+
+// Sums over many rows go through partial sums of this many, which keeps their rounding error small.
+constexpr std::int64_t kRowBlock = 128;
+
+// totals[j][c] += sum over rows of term(row, c, j) for `Sums` results side by side; term gives a vector of columns.
+template <int Sums, class Term>
+inline void sum_rows(std::int64_t rows, VecF (&totals)[Sums], Term term) {
+  for (VecF& total : totals) total = VecF{};
+  for (std::int64_t begin = 0; begin < rows; begin += kRowBlock) {
+    const std::int64_t end = begin + kRowBlock < rows ? begin + kRowBlock : rows;
+    VecF part[Sums] = {};
+    for (std::int64_t row = begin; row < end; ++row) term(row, part);
+    for (int j = 0; j < Sums; ++j) totals[j] += part[j];
+  }
+}
+
+void layernorm_row(const float* x, const float* gamma, const float* beta, float eps, std::int64_t d, float* y,
+                   float* mean, float* rstd) {
+  VecF total{};
+  for_vectors(
+      d, [&](std::int64_t i) { total += load(x + i); },
+      [&](std::int64_t i, std::int64_t c) { total += load_some(x + i, c); });
+  const float mu = sum(total) / static_cast<float>(d);
+  VecF squares{};
+  const auto add_square = [&](VecF value) { squares += (value - mu) * (value - mu); };
+  for_vectors(
+      d, [&](std::int64_t i) { add_square(load(x + i)); },
+      [&](std::int64_t i, std::int64_t c) { add_square(load_some(x + i, c, mu)); });
+  const float r = 1.0F / __builtin_sqrtf(sum(squares) / static_cast<float>(d) + eps);
+  for_vectors(
+      d, [&](std::int64_t i) { store(y + i, (load(x + i) - mu) * r * load(gamma + i) + load(beta + i)); },
+      [&](std::int64_t i, std::int64_t c) {
+        store_some(y + i, (load_some(x + i, c) - mu) * r * load_some(gamma + i, c) + load_some(beta + i, c), c);
+      });
+  *mean = mu;
+  *rstd = r;
+}
+
+// dx = rstd (g - mean(g) - xhat mean(g xhat)), g = dy gamma.
+void layernorm_backward_row(const float* dy, const float* x, const float* gamma, float mu, float r, std::int64_t d,
+                            float* dx, bool add_to) {
+  VecF sum_g{};
+  VecF sum_gx{};
+  const auto collect = [&](VecF g, VecF centred) {
+    sum_g += g;
+    sum_gx += g * (centred * r);
+  };
+  for_vectors(
+      d, [&](std::int64_t i) { collect(load(dy + i) * load(gamma + i), load(x + i) - mu); },
+      [&](std::int64_t i, std::int64_t c) {
+        collect(load_some(dy + i, c) * load_some(gamma + i, c), load_some(x + i, c, mu) - mu);
+      });
+  const float mean_g = sum(sum_g) / static_cast<float>(d);
+  const float mean_gx = sum(sum_gx) / static_cast<float>(d);
+  const auto value = [&](VecF g, VecF centred) { return rounded((g - mean_g - centred * r * mean_gx) * r); };
+  for_vectors(
+      d,
+      [&](std::int64_t i) {
+        const VecF result = value(load(dy + i) * load(gamma + i), load(x + i) - mu);
+        store(dx + i, add_to ? load(dx + i) + result : result);
+      },
+      [&](std::int64_t i, std::int64_t c) {
+        const VecF result = value(load_some(dy + i, c) * load_some(gamma + i, c), load_some(x + i, c) - mu);
+        store_some(dx + i, add_to ? load_some(dx + i, c) + result : result, c);
+      });
+}
+
+}  // namespace
+
+void layernorm_forward(const float* x, const float* gamma, const float* beta, float eps, std::int64_t rows,
+                       std::int64_t d, float* y, float* mean, float* rstd) {
+  for (std::int64_t row = 0; row < rows; ++row)
+    layernorm_row(x + row * d, gamma, beta, eps, d, y + row * d, mean + row, rstd + row);
+}
+
+void layernorm_backward_input(const float* dy, const float* x, const float* gamma, const float* mean, const float* rstd,
+                              std::int64_t rows, std::int64_t d, float* dx, bool add_to) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    layernorm_backward_row(dy + row * d, x + row * d, gamma, mean[row], rstd[row], d, dx + row * d, add_to);
+  }
+}
+
+void layernorm_backward_weight(const float* dy, const float* x, const float* mean, const float* rstd, std::int64_t rows,
+                               std::int64_t d, std::int64_t cols, float* dgamma, float* dbeta) {
+  for_vectors(
+      cols,
+      [&](std::int64_t i) {
+        VecF totals[2];
+        sum_rows(rows, totals, [&](std::int64_t row, VecF(&part)[2]) {
+          const VecF g = load(dy + row * d + i);
+          part[0] += g * ((load(x + row * d + i) - mean[row]) * rstd[row]);
+          part[1] += g;
+        });
+        store(dgamma + i, totals[0]);
+        store(dbeta + i, totals[1]);
+      },
+      [&](std::int64_t i, std::int64_t c) {
+        VecF totals[2];
+        sum_rows(rows, totals, [&](std::int64_t row, VecF(&part)[2]) {
+          const VecF g = load_some(dy + row * d + i, c);
+          part[0] += g * ((load_some(x + row * d + i, c) - mean[row]) * rstd[row]);
+          part[1] += g;
+        });
+        store_some(dgamma + i, totals[0], c);
+        store_some(dbeta + i, totals[1], c);
+      });
+}
+
+void column_sums(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums) {
+  std::int64_t i = 0;
+  for (; i + 4 * kWidth <= cols; i += 4 * kWidth) {
+    VecF totals[4];
+    sum_rows(rows, totals, [&](std::int64_t row, VecF(&part)[4]) {
+      for (int j = 0; j < 4; ++j) part[j] += load(x + row * d + i + j * kWidth);
+    });
+    for (int j = 0; j < 4; ++j) store(sums + i + j * kWidth, totals[j]);
+  }
+  for (; i < cols; i += kWidth) {
+    const std::int64_t c = cols - i < kWidth ? cols - i : kWidth;
+    VecF totals[1];
+    sum_rows(rows, totals, [&](std::int64_t row, VecF(&part)[1]) { part[0] += load_some(x + row * d + i, c); });
+    store_some(sums + i, totals[0], c);
+  }
+}
+
+double cross_entropy_row(float* logits, std::int64_t classes, std::int64_t target, const float* factor) {
+  const float minus_infinity = -__builtin_inff();
+  VecF peak = broadcast(minus_infinity);
+  for_vectors(
+      classes, [&](std::int64_t i) { peak = max(peak, load(logits + i)); },
+      [&](std::int64_t i, std::int64_t c) { peak = max(peak, load_some(logits + i, c, minus_infinity)); });
+  const float top = largest(peak);
+  const float target_logit = logits[target];
+  double denominator = 0;
+  constexpr std::int64_t kBlock = 1024;  // partial sums in f32, their sum in double
+  for (std::int64_t begin = 0; begin < classes; begin += kBlock) {
+    const std::int64_t length = classes - begin < kBlock ? classes - begin : kBlock;
+    float* block = logits + begin;
+    VecF total{};
+    for_vectors(
+        length,
+        [&](std::int64_t i) {
+          const VecF e = exp(load(block + i) - top);
+          total += e;
+          if (factor != nullptr) store(block + i, e);
+        },
+        [&](std::int64_t i, std::int64_t c) {
+          const VecF e = exp(load_some(block + i, c, minus_infinity) - top);
+          total += e;
+          if (factor != nullptr) store_some(block + i, e, c);
+        });
+    denominator += static_cast<double>(sum(total));
+  }
+  if (factor != nullptr) {
+    scale(logits, static_cast<float>(static_cast<double>(*factor) / denominator), classes);
+    logits[target] -= *factor;
+  }
+  return static_cast<double>(top) + __builtin_log(denominator) - static_cast<double>(target_logit);
+}
+
+}  // namespace dtrun::runtime::ops::DTRUN_LEVEL

@@ -1,0 +1,66 @@
+#include "worker_runtime/ops/cross_entropy.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/ops/checks.hpp"
+#include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/threads.hpp"
+
+namespace dtrun::runtime::ops {
+namespace {
+
+constexpr std::int64_t kRows = 16;  // of one chunk
+
+std::int64_t count_targets(std::span<const std::int32_t> targets, std::int64_t classes, std::int32_t ignore_index) {
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i] == ignore_index) continue;
+    if (targets[i] < 0 || targets[i] >= classes) {
+      throw UsageError("ops", fmt::format("cross_entropy: target {} of row {}, expected 0 to {} or {}", targets[i], i,
+                                          classes - 1, ignore_index));
+    }
+    ++rows;
+  }
+  return rows;
+}
+
+CrossEntropySum run(const Tensor& logits, const Tensor& targets, const float* scale, std::int32_t ignore_index) {
+  const auto [rows, classes] = rows_of("cross_entropy", "logits", logits);
+  expect_numel("cross_entropy", "targets", targets, rows, DType::i32);
+  CrossEntropySum result;
+  result.rows = count_targets(targets.span<std::int32_t>(), classes, ignore_index);
+  const float factor =
+      scale == nullptr ? 0.0F : static_cast<float>(static_cast<double>(*scale) / static_cast<double>(result.rows));
+  std::vector<double> losses(static_cast<std::size_t>(rows));
+  parallel_chunks((rows + kRows - 1) / kRows, [&, rows = rows, classes = classes](std::int64_t chunk) {
+    for (std::int64_t row = chunk * kRows; row < std::min(rows, (chunk + 1) * kRows); ++row) {
+      float* const values = logits.data<float>() + row * classes;
+      const std::int32_t target = targets.data<std::int32_t>()[row];
+      if (target != ignore_index) {
+        losses[static_cast<std::size_t>(row)] =
+            kernels().cross_entropy_row(values, classes, target, scale != nullptr ? &factor : nullptr);
+      } else if (scale != nullptr) {
+        std::fill_n(values, classes, 0.0F);
+      }
+    }
+  });
+  for (const double loss : losses) result.loss_sum += loss;
+  return result;
+}
+
+}  // namespace
+
+CrossEntropySum cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int32_t ignore_index) {
+  return run(logits, targets, nullptr, ignore_index);
+}
+
+CrossEntropySum cross_entropy_forward_backward(const Tensor& logits, const Tensor& targets, float scale,
+                                               std::int32_t ignore_index) {
+  return run(logits, targets, &scale, ignore_index);
+}
+
+}  // namespace dtrun::runtime::ops

@@ -1,0 +1,109 @@
+#include "worker_runtime/ops/elementwise.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "worker_runtime/ops/checks.hpp"
+#include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/gelu.hpp"
+#include "worker_runtime/ops/threads.hpp"
+
+namespace dtrun::runtime::ops {
+namespace {
+
+constexpr std::int64_t kChunk = 32768;  // elements
+
+// Calls function(begin, count) for fixed pieces of [0, n).
+template <class Function>
+void for_pieces(std::int64_t n, Function function) {
+  parallel_chunks((n + kChunk - 1) / kChunk,
+                  [&](std::int64_t i) { function(i * kChunk, std::min(kChunk, n - i * kChunk)); });
+}
+
+}  // namespace
+
+void fill(const Tensor& x, float value) {
+  expect_dtype("fill", "x", x, DType::f32);
+  float* const to = x.data<float>();
+  for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) { std::fill_n(to + begin, count, value); });
+}
+
+void scale(const Tensor& x, float factor) {
+  expect_dtype("scale", "x", x, DType::f32);
+  float* const to = x.data<float>();
+  for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) { kernels().scale(to + begin, factor, count); });
+}
+
+void add(const Tensor& a, const Tensor& b, const Tensor& out) {
+  expect_dtype("add", "a", a, DType::f32);
+  expect_numel("add", "b", b, a.numel());
+  expect_numel("add", "out", out, a.numel());
+  const float* const from_a = a.data<float>();
+  const float* const from_b = b.data<float>();
+  float* const to = out.data<float>();
+  for_pieces(a.numel(), [&](std::int64_t begin, std::int64_t count) {
+    kernels().add(from_a + begin, from_b + begin, to + begin, count);
+  });
+}
+
+void axpy(float factor, const Tensor& x, const Tensor& y) {
+  expect_dtype("axpy", "x", x, DType::f32);
+  expect_numel("axpy", "y", y, x.numel());
+  const float* const from = x.data<float>();
+  float* const to = y.data<float>();
+  for_pieces(x.numel(),
+             [&](std::int64_t begin, std::int64_t count) { kernels().axpy(factor, from + begin, to + begin, count); });
+}
+
+double squared_norm(const Tensor& x) {
+  expect_dtype("squared_norm", "x", x, DType::f32);
+  const float* const from = x.data<float>();
+  std::vector<double> parts(static_cast<std::size_t>((x.numel() + kChunk - 1) / kChunk));
+  for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) {
+    parts[static_cast<std::size_t>(begin / kChunk)] = kernels().squared_norm(from + begin, count);
+  });
+  double total = 0;
+  for (const double part : parts) total += part;
+  return total;
+}
+
+void cast_to_bf16(const Tensor& x, const Tensor& y) {
+  expect_dtype("cast_to_bf16", "x", x, DType::f32);
+  expect_numel("cast_to_bf16", "y", y, x.numel(), DType::bf16);
+  const float* const from = x.data<float>();
+  auto* const to = reinterpret_cast<std::uint16_t*>(y.raw());
+  for_pieces(x.numel(),
+             [&](std::int64_t begin, std::int64_t count) { kernels().to_bf16(from + begin, to + begin, count); });
+}
+
+void cast_to_f32(const Tensor& x, const Tensor& y) {
+  expect_dtype("cast_to_f32", "x", x, DType::bf16);
+  expect_numel("cast_to_f32", "y", y, x.numel());
+  const auto* const from = reinterpret_cast<const std::uint16_t*>(x.raw());
+  float* const to = y.data<float>();
+  for_pieces(x.numel(),
+             [&](std::int64_t begin, std::int64_t count) { kernels().to_f32(from + begin, to + begin, count); });
+}
+
+void gelu_forward(const Tensor& x, const Tensor& y) {
+  expect_dtype("gelu_forward", "x", x, DType::f32);
+  expect_numel("gelu_forward", "y", y, x.numel());
+  const float* const from = x.data<float>();
+  float* const to = y.data<float>();
+  for_pieces(x.numel(),
+             [&](std::int64_t begin, std::int64_t count) { kernels().gelu_forward(from + begin, to + begin, count); });
+}
+
+void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {
+  expect_dtype("gelu_backward", "x", x, DType::f32);
+  expect_numel("gelu_backward", "dy", dy, x.numel());
+  expect_numel("gelu_backward", "dx", dx, x.numel());
+  const float* const from = x.data<float>();
+  const float* const gradient = dy.data<float>();
+  float* const to = dx.data<float>();
+  for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) {
+    kernels().gelu_backward(from + begin, gradient + begin, to + begin, count);
+  });
+}
+
+}  // namespace dtrun::runtime::ops
