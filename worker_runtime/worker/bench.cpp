@@ -1,0 +1,125 @@
+// `dtrun-worker bench`: how long collectives take, by size. Columns as in nccl-tests: algorithm bandwidth is size /
+// time, bus bandwidth is that times what each rank must move at least.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "rendezvous/base/clock.hpp"
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/ops/elementwise.hpp"
+#include "worker_runtime/worker/commands.hpp"
+#include "worker_runtime/worker/session.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+constexpr CommOp kMeasured[] = {CommOp::all_reduce, CommOp::reduce_scatter, CommOp::all_gather, CommOp::broadcast,
+                                CommOp::all_to_all};
+
+std::vector<CommOp> chosen(const std::string& name) {
+  std::vector<std::string> known{"all"};
+  for (const auto op : kMeasured) {
+    if (name == name_of(op)) return {op};
+    known.emplace_back(name_of(op));
+  }
+  if (name == "all") return {std::begin(kMeasured), std::end(kMeasured)};
+  throw UsageError("bench",
+                   fmt::format("--op is \"{}\", expected {}{}", name, fmt::join(known, ", "), suggestion(name, known)));
+}
+
+// `whole` is the buffer whose size the table names, `part` this rank's share of it.
+struct Buffers {
+  Tensor whole;
+  Tensor part;
+};
+
+void call(ProcessGroup& group, CommOp op, const Buffers& buffers, const Tensor& other) {
+  switch (op) {
+    case CommOp::all_reduce:
+      return group.all_reduce(buffers.whole);
+    case CommOp::reduce_scatter:
+      return group.reduce_scatter(buffers.part, buffers.whole);
+    case CommOp::all_gather:
+      return group.all_gather(buffers.whole, buffers.part);
+    case CommOp::broadcast:
+      return group.broadcast(buffers.whole);
+    case CommOp::all_to_all:
+      return group.all_to_all(other, buffers.whole);
+    default:
+      DTRUN_ASSERT(!"not measured");
+  }
+}
+
+double bus_factor(CommOp op, int n) {
+  const double share = static_cast<double>(n - 1) / n;
+  return op == CommOp::all_reduce ? 2 * share : op == CommOp::broadcast ? 1 : share;
+}
+
+// The result of one call on known values; a fast wrong answer is none.
+void verify(ProcessGroup& group, CommOp op, const Buffers& buffers, const Tensor& other) {
+  const auto n = static_cast<float>(group.size());
+  ops::fill(buffers.whole, static_cast<float>(group.rank() + 1));
+  ops::fill(buffers.part, static_cast<float>(group.rank() + 1));
+  call(group, op, buffers, other);
+  const bool sums = reduces(op);
+  const auto expected = sums ? n * (n + 1) / 2 : op == CommOp::broadcast ? 1.0F : n;
+  const Tensor& result = op == CommOp::reduce_scatter ? buffers.part : op == CommOp::all_to_all ? other : buffers.whole;
+  const auto values = result.span<float>();
+  const bool good = !values.empty() && values.back() == expected && (!sums || values.front() == expected);
+  if (!good) throw CommError("bench", fmt::format("{} gave {}, expected {}", name_of(op), values.back(), expected));
+}
+
+void measure(Session& session, CommOp op, std::int64_t bytes, std::int64_t iterations) {
+  ProcessGroup& group = session.group();
+  const auto n = static_cast<std::int64_t>(group.size());
+  const auto part = std::max<std::int64_t>(1, bytes / 4 / n);
+  const Buffers buffers{group.allocate(Shape{part * n}, DType::f32), group.allocate(Shape{part}, DType::f32)};
+  const Tensor other = op == CommOp::all_to_all ? group.allocate(Shape{part * n}, DType::f32) : Tensor();
+  group.set_action(fmt::format("bench {} {} bytes", name_of(op), part * n * 4));
+  verify(group, op, buffers, other);
+  ops::fill(buffers.whole, 0);
+  ops::fill(buffers.part, 0);
+  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, iterations / 10); ++i) call(group, op, buffers, other);
+  group.barrier();
+  const auto start = Clock::now();
+  for (std::int64_t i = 0; i < iterations; ++i) call(group, op, buffers, other);
+  const Tensor slowest = group.allocate(Shape{1}, DType::f32);
+  *slowest.data<float>() = std::chrono::duration<float, std::micro>(Clock::now() - start).count();
+  group.all_reduce(slowest, ReduceOp::max);
+  if (!session.is_first()) return;
+  const double microseconds = static_cast<double>(*slowest.data<float>()) / static_cast<double>(iterations);
+  const double gigabytes = static_cast<double>(part * n * 4) / microseconds / 1e3;
+  fmt::print("{:<15} {:>12} {:>8} {:>12.2f} {:>10.3f} {:>10.3f}\n", name_of(op), part * n * 4, iterations, microseconds,
+             gigabytes, gigabytes * bus_factor(op, group.size()));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+void run_bench(const WorkerEnvironment& environment, const BenchConfig& config) {
+  const auto ops = chosen(config.op);
+  if (config.min_bytes > config.max_bytes) {
+    throw UsageError("bench",
+                     fmt::format("--min-bytes {} is more than --max-bytes {}", config.min_bytes, config.max_bytes));
+  }
+  if (config.iterations < 0 || config.iterations > 100'000'000 || !(config.timeout > 0 && config.timeout <= 1e6)) {
+    throw UsageError("bench", "--iterations or --timeout is out of range");
+  }
+  SessionOptions options;
+  options.backend = config.backend;
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout * 1e3));
+  Session session(environment, options);
+  session.print_map();
+  if (session.is_first()) {
+    fmt::print("{:<15} {:>12} {:>8} {:>12} {:>10} {:>10}\n", "operation", "bytes", "calls", "us", "GB/s", "bus GB/s");
+  }
+  for (const auto op : ops) {
+    for (std::int64_t bytes = config.min_bytes; bytes <= config.max_bytes; bytes *= 4) {
+      const auto by_size = std::clamp<std::int64_t>((std::int64_t{256} << 20) / bytes, 10, 2000);
+      measure(session, op, bytes, config.iterations > 0 ? config.iterations : by_size);
+    }
+  }
+}
+
+}  // namespace dtrun::runtime

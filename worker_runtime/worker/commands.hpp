@@ -1,0 +1,13 @@
+// The subcommands of dtrun-worker. Each runs one job to its end; errors are exceptions, for main to report.
+#pragma once
+
+#include "worker_runtime/worker/command_line.hpp"
+#include "worker_runtime/worker/environment.hpp"
+
+namespace dtrun::runtime {
+
+void run_hello(const WorkerEnvironment& environment);
+void run_bench(const WorkerEnvironment& environment, const BenchConfig& config);
+void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run);
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,53 @@
+#include "worker_runtime/worker/error_file.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "rendezvous/base/error.hpp"
+
+namespace dtrun::runtime {
+
+std::string error_kind(const std::exception& error) {
+  if (dynamic_cast<const CommError*>(&error) != nullptr) return "CommError";
+  if (dynamic_cast<const UsageError*>(&error) != nullptr) return "UsageError";
+  if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "TimeoutError";
+  if (dynamic_cast<const RendezvousError*>(&error) != nullptr) return "RendezvousError";
+  if (dynamic_cast<const ShapeError*>(&error) != nullptr) return "ShapeError";
+  if (dynamic_cast<const SystemError*>(&error) != nullptr) return "SystemError";
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "OutOfMemory";
+  return "Error";
+}
+
+std::string error_document(const std::exception& error, long long timestamp) {
+  using nlohmann::ordered_json;
+  const std::string text = error.what();
+  ordered_json document;
+  document["message"]["message"] = fmt::format("{}: {}", error_kind(error), text);
+  document["message"]["extraInfo"]["py_callstack"] = text;
+  document["message"]["extraInfo"]["timestamp"] = fmt::format("{}", timestamp);
+  return document.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+}
+
+bool write_error_file(const std::string& path, const std::exception& error) noexcept {
+  try {
+    const auto now = std::chrono::system_clock::now().time_since_epoch();
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+    const auto temporary = fmt::format("{}.{}", path, ::getpid());
+    {
+      std::ofstream file(temporary, std::ios::binary);
+      file << error_document(error, seconds);
+      file.close();
+      if (!file) return false;
+    }
+    return std::rename(temporary.c_str(), path.c_str()) == 0;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,19 @@
+// How a worker tells the launcher why it failed: the file named by TORCHELASTIC_ERROR_FILE, in the form of torch's
+// @record.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace dtrun::runtime {
+
+// The kind of an error by name, such as "CommError".
+std::string error_kind(const std::exception& error);
+// {"message": {"message": "<kind>: <text>", "extraInfo": {"py_callstack": <text>, "timestamp": "<seconds>"}}}, ASCII,
+// one line.
+std::string error_document(const std::exception& error, long long timestamp);
+// Writes it so that a reader sees all of it or nothing. Never throws: the error itself matters more; returns false on
+// failure.
+bool write_error_file(const std::string& path, const std::exception& error) noexcept;
+
+}  // namespace dtrun::runtime

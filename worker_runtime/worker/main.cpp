@@ -1,0 +1,61 @@
+// dtrun-worker: parse, run, report, exit code.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+
+#include "rendezvous/base/env.hpp"
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/base/log.hpp"
+#include "rendezvous/contract/environment.hpp"
+#include "rendezvous/contract/exit_codes.hpp"
+#include "worker_runtime/worker/commands.hpp"
+#include "worker_runtime/worker/error_file.hpp"
+
+namespace {
+
+using namespace dtrun;
+using namespace dtrun::runtime;
+
+void run(int argc, char** argv) {
+  const auto command = parse_command_line(argc, argv);
+  if (command.kind == Command::Kind::print) {
+    fmt::print("{}", command.text);
+    return;
+  }
+  log::setup({log::level_from_environment(log::Level::warning), WorkerEnvironment::rank_text()});
+  const auto environment = WorkerEnvironment::read(command.standalone);
+  switch (command.kind) {
+    case Command::Kind::hello:
+      return run_hello(environment);
+    case Command::Kind::bench:
+      return run_bench(environment, command.bench);
+    case Command::Kind::train:
+      return run_train(environment, command.train, command.default_run);
+    case Command::Kind::print:
+      break;
+  }
+}
+
+// One line for people, one file for the launcher.
+int report(const std::exception& error) {
+  std::fflush(stdout);
+  const auto rank = WorkerEnvironment::rank_text();
+  fmt::print(stderr, "dtrun-worker{}{}: {}\n", rank.empty() ? "" : " ", rank, error.what());
+  if (const auto path = env::get(environment::kErrorFile); path && !path->empty()) {
+    if (!write_error_file(*path, error))
+      fmt::print(stderr, "dtrun-worker: the error file {} cannot be written\n", *path);
+  }
+  return dynamic_cast<const UsageError*>(&error) != nullptr ? kExitUsage : kExitFailure;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(argc, argv);
+    return dtrun::kExitSuccess;
+  } catch (const std::exception& error) {
+    return report(error);
+  }
+}

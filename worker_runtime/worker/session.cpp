@@ -1,0 +1,84 @@
+#include "worker_runtime/worker/session.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <set>
+
+#include "rendezvous/client/tcp_store.hpp"
+#include "rendezvous/store/prefix_store.hpp"
+#include "worker_runtime/comm/single_group.hpp"
+#include "worker_runtime/core/arena.hpp"
+#include "worker_runtime/ops/cpu_level.hpp"
+#include "worker_runtime/ops/threads.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+// As it travels between ranks.
+struct PlaceRecord {
+  std::array<char, 248> host;
+  std::int32_t pid;
+  std::int32_t local_rank;
+};
+
+std::unique_ptr<ProcessGroup> connect(const WorkerEnvironment& place, const SessionOptions& options,
+                                      const GroupOptions& group_options) {
+  if (place.world_size == 1) return create_single_group(group_options);
+  const auto tcp = std::make_shared<rendezvous::TcpStore>(rendezvous::TcpStoreOptions{
+      .host = place.master_addr, .port = place.master_port, .timeout = options.timeout, .world_size = std::nullopt});
+  // A launcher may keep its store over restarts; keys of an earlier attempt must not be seen.
+  rendezvous::PrefixStore store(fmt::format("dtrun-worker/attempt_{}", place.restart_count), tcp);
+  return create_process_group(options.backend, store, place.rank, place.world_size, group_options);
+}
+
+}  // namespace
+
+Session::Session(WorkerEnvironment environment, const SessionOptions& options)
+    : environment_(std::move(environment)), threads_(ops::default_num_threads(environment_.local_world_size)) {
+  ops::set_num_threads(threads_);
+  GroupOptions group_options;
+  group_options.timeout = options.timeout;
+  group_options.account = &account_;
+  group_options.comm_thread = options.comm_thread;
+  group_ = connect(environment_, options, group_options);
+}
+
+std::vector<RankPlace> Session::places() {
+  Arena arena(MemoryTag::comm, account_);
+  const auto size = static_cast<std::int64_t>(sizeof(PlaceRecord));
+  const auto own = Tensor::zeros(Shape{size}, DType::u8, arena);
+  const auto all = Tensor::zeros(Shape{size * environment_.world_size}, DType::u8, arena);
+  PlaceRecord record{};
+  ::gethostname(record.host.data(), record.host.size() - 1);
+  record.pid = ::getpid();
+  record.local_rank = environment_.local_rank;
+  std::memcpy(own.raw(), &record, sizeof record);
+  group_->set_action("map of ranks");
+  group_->all_gather(all, own);
+  std::vector<RankPlace> places;
+  for (int rank = 0; rank < environment_.world_size; ++rank) {
+    std::memcpy(&record, all.raw() + static_cast<std::size_t>(rank) * sizeof record, sizeof record);
+    record.host.back() = '\0';
+    places.push_back({record.host.data(), record.pid, record.local_rank});
+  }
+  return places;
+}
+
+void Session::print_map() {
+  const auto all = places();
+  if (!is_first()) return;
+  std::set<std::string> hosts;
+  for (const auto& place : all) hosts.insert(place.host);
+  fmt::print("{} rank{} on {} host{}, {} thread{} each, CPU kernels {}\n", all.size(), all.size() == 1 ? "" : "s",
+             hosts.size(), hosts.size() == 1 ? "" : "s", threads_, threads_ == 1 ? "" : "s",
+             ops::name_of(ops::cpu_level()));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    fmt::print("  rank {:<4} {} local rank {} pid {}\n", rank, all[rank].host, all[rank].local_rank, all[rank].pid);
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,53 @@
+// Session: what every subcommand of the worker stands on: this rank's place, its memory account and the group of all
+// ranks.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/worker/environment.hpp"
+
+namespace dtrun::runtime {
+
+struct SessionOptions {
+  std::string backend = "auto";
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);
+  bool comm_thread = false;
+};
+
+// Where a rank runs, for the map of ranks.
+struct RankPlace {
+  std::string host;
+  int pid = 0;
+  int local_rank = 0;
+};
+
+// One per process, one thread. Construction meets the other ranks through the store at MASTER_ADDR:MASTER_PORT and sets
+// the number of threads of the ops. Throws RendezvousError, TimeoutError or CommError when they are not found in time.
+class Session {
+ public:
+  Session(WorkerEnvironment environment, const SessionOptions& options);
+
+  const WorkerEnvironment& environment() const noexcept { return environment_; }
+  bool is_first() const noexcept { return environment_.rank == 0; }
+  ProcessGroup& group() noexcept { return *group_; }
+  MemoryAccount& account() noexcept { return account_; }
+  int threads() const noexcept { return threads_; }
+  // Collective: every rank's place, in rank order.
+  std::vector<RankPlace> places();
+  // Collective; rank 0 prints the map to stdout.
+  void print_map();
+
+ private:
+  WorkerEnvironment environment_;
+  int threads_;
+  MemoryAccount account_;
+  std::unique_ptr<ProcessGroup> group_;
+};
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,81 @@
+#include "worker_runtime/worker/step_log.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/checkpoint/hash.hpp"
+
+namespace dtrun::runtime {
+namespace fs = std::filesystem;
+
+namespace {
+
+double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+fs::path make_temporary_directory(int rank) {
+  auto pattern = (fs::temp_directory_path() / fmt::format("dtrun-worker-rank{}-XXXXXX", rank)).string();
+  if (::mkdtemp(pattern.data()) == nullptr) throw_errno("worker", fmt::format("temporary directory {}", pattern));
+  return pattern;
+}
+
+}  // namespace
+
+fs::path make_log_directory(const WorkerEnvironment& environment, const std::string& chosen) {
+  fs::path directory;
+  if (!chosen.empty()) {
+    directory = fs::path(chosen) / fmt::format("{}", environment.rank);
+  } else if (environment.log_directory && !environment.log_directory->empty()) {
+    directory = fs::path(*environment.log_directory) / fmt::format("{}", environment.rank);
+  } else if (environment.error_file && fs::path(*environment.error_file).has_parent_path()) {
+    directory = fs::path(*environment.error_file).parent_path();
+  } else {
+    return make_temporary_directory(environment.rank);
+  }
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) throw SystemError("worker", fmt::format("log directory \"{}\"", directory.string()), error.value());
+  return directory;
+}
+
+StepLog::StepLog(const fs::path& directory) : path_(directory / "steps.jsonl") {
+  file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file_) throw_errno("worker", fmt::format("step log \"{}\"", path_.string()));
+}
+
+void StepLog::write(const StepRecord& record, const MemoryAccount& account) {
+  nlohmann::ordered_json line;
+  line["step"] = record.step;
+  line["batch_xxh64"] = hash_text(record.batch_hash);
+  line["loss"] = record.result.loss;
+  line["grad_norm"] = record.result.grad_norm;
+  line["lr"] = record.lr;
+  line["tokens_per_second"] = record.tokens_per_second;
+  line["milliseconds"] = {{"total", milliseconds(record.total)},
+                          {"data", milliseconds(record.data)},
+                          {"forward", milliseconds(record.result.forward)},
+                          {"backward", milliseconds(record.result.backward)},
+                          {"comm_exposed", milliseconds(record.result.comm)},
+                          {"optimizer", milliseconds(record.result.optimizer)}};
+  line["bytes_sent"] = {{"dp", record.bytes_sent}};
+  auto& peaks = line["peak_bytes"] = nlohmann::ordered_json::object();
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    const auto which = static_cast<MemoryTag>(tag);
+    peaks[std::string(name_of(which))] = account.peak(which);
+  }
+  line["last_collective"] = record.last_collective;
+  const auto text = line.dump() + "\n";
+  for (std::size_t done = 0; done < text.size();) {
+    const auto written = ::write(file_.value(), text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw_errno("worker", fmt::format("step log \"{}\"", path_.string()));
+    done += static_cast<std::size_t>(written);
+  }
+}
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,45 @@
+// steps.jsonl: one JSON object per line and step, of one rank.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "rendezvous/base/clock.hpp"
+#include "rendezvous/base/unique_fd.hpp"
+#include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/parallel/executor.hpp"
+#include "worker_runtime/worker/environment.hpp"
+
+namespace dtrun::runtime {
+
+struct StepRecord {
+  std::int64_t step = 0;
+  std::uint64_t batch_hash = 0;  // xxh64 of the numbers of this rank's samples
+  StepResult result;
+  double lr = 0;
+  double tokens_per_second = 0;  // of all ranks
+  Clock::duration data{}, total{};
+  std::uint64_t bytes_sent = 0;  // by this rank, on the axis dp
+  std::string last_collective;
+};
+
+// The directory for this rank's files: `chosen`/<rank> (--log-dir), else <DTRUN_LOG_DIR>/<rank>, else where the
+// launcher wants the error file, else a fresh temporary one. Made when missing. Throws SystemError naming it.
+std::filesystem::path make_log_directory(const WorkerEnvironment& environment, const std::string& chosen);
+
+// One per rank and attempt, used by one thread. A line is one write, so a killed rank leaves whole lines. Throws
+// SystemError.
+class StepLog {
+ public:
+  explicit StepLog(const std::filesystem::path& directory);
+  const std::filesystem::path& path() const noexcept { return path_; }
+  // Peaks of `account` since they were last reset go into the line.
+  void write(const StepRecord& record, const MemoryAccount& account);
+
+ private:
+  std::filesystem::path path_;
+  UniqueFd file_;
+};
+
+}  // namespace dtrun::runtime

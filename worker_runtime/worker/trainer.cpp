@@ -1,0 +1,180 @@
+#include "worker_runtime/worker/trainer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/checkpoint/hash.hpp"
+#include "worker_runtime/data/embedded_text.hpp"
+#include "worker_runtime/nn/gpt2.hpp"
+#include "worker_runtime/worker/command_line.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+TokenDataset open_dataset(const TrainConfig& config) {
+  if (config.data.empty()) return TokenDataset::from_text(embedded_text(), config.seq_len, "the embedded text");
+  const std::vector<std::filesystem::path> paths(config.data.begin(), config.data.end());
+  return TokenDataset::from_files(paths, config.seq_len);
+}
+
+std::int64_t choose_vocab_size(const TrainConfig& config, const TokenDataset& dataset) {
+  if (config.vocab_size > 0) return config.vocab_size;
+  if (dataset.format() == TokenFormat::bytes) return 256;
+  throw UsageError("train", ".bin data needs --vocab-size");
+}
+
+Model make_model(const TrainConfig& config, std::int64_t vocab_size) {
+  GPT2Config gpt;
+  gpt.vocab_size = vocab_size;
+  gpt.n_positions = config.seq_len;
+  gpt.n_embd = config.hidden;
+  gpt.n_layer = config.layers;
+  gpt.n_head = config.heads;
+  return make_gpt2(gpt);
+}
+
+ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
+  ParallelConfig result;
+  result.world_size = parse_parallel(config.parallel, world_size);
+  result.micro_batches = static_cast<int>(config.micro_batches);
+  result.bucket_bytes = config.bucket_bytes();
+  // Unlimited means one bucket; the first one is small only when there is a second.
+  result.first_bucket_bytes =
+      config.bucket_mb == 0 ? result.bucket_bytes : std::min(result.bucket_bytes, std::int64_t{1} << 20);
+  return result;
+}
+
+Program checked_program(const Model& model, const ParallelConfig& config, int rank) {
+  const auto description = describe(model);
+  std::vector<Program> programs;
+  for (int r = 0; r < config.world_size; ++r) programs.push_back(compile(description, config, r));
+  require_valid(programs);
+  return std::move(programs[static_cast<std::size_t>(rank)]);
+}
+
+}  // namespace
+
+Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config)
+    : group_(group),
+      account_(account),
+      config_(config),
+      dataset_(open_dataset(config)),
+      vocab_size_(choose_vocab_size(config, dataset_)),
+      model_(make_model(config, vocab_size_)),
+      batches_(dataset_, {config.batch_size, group.size(), config.micro_batches, vocab_size_,
+                          static_cast<std::uint64_t>(config.seed), true}),
+      batch_arena_(MemoryTag::work, account),
+      optimizer_arena_(MemoryTag::optimizer, account),
+      schedule_{config.lr, config.lr / 10, config.warmup_steps, config.steps} {
+  schedule_.validate();
+  auto program = checked_program(model_, parallel_config(config, group.size()), group.rank());
+  prediction_ = predict(program);
+  executor_.emplace(model_, std::move(program), group_, account_);
+  const Shape shape{config_.batch_size, config_.seq_len};
+  for (std::int64_t m = 0; m < config_.micro_batches; ++m) {
+    batch_tensors_.push_back(
+        {Tensor::empty(shape, DType::i32, batch_arena_), Tensor::empty(shape, DType::i32, batch_arena_)});
+  }
+  AdamWConfig adamw;
+  adamw.weight_decay = config_.weight_decay;
+  optimizer_.emplace(adamw, executor_->optimizer_pieces(), optimizer_arena_);
+  load_initial_values();
+}
+
+void Trainer::load_initial_values() {
+  executor_->fill_initial(static_cast<std::uint64_t>(config_.seed));
+  if (!config_.init.empty() && group_.rank() == 0) {
+    std::filesystem::path path = config_.init;
+    if (std::filesystem::is_directory(path)) path /= "model.safetensors";
+    const SafetensorsReader reader(path.string());
+    load_tensors(reader, parameters());
+  }
+  executor_->run_setup();
+}
+
+std::vector<NamedTensor> Trainer::parameters() const {
+  std::vector<NamedTensor> result;
+  for (const Parameter* parameter : model_.parameters()) result.push_back({parameter->name(), parameter->value()});
+  return result;
+}
+
+std::int64_t Trainer::tokens_per_step() const {
+  return config_.batch_size * config_.micro_batches * config_.seq_len * group_.size();
+}
+
+std::uint64_t Trainer::read_batches(std::int64_t step) {
+  std::uint64_t hash = 0;
+  for (std::int64_t m = 0; m < config_.micro_batches; ++m) {
+    const auto& batch = batch_tensors_[static_cast<std::size_t>(m)];
+    hash = batches_.read(step, batches_.plan().stream(group_.rank(), m), batch.tokens.span<std::int32_t>(),
+                         batch.targets.span<std::int32_t>(), hash);
+  }
+  return hash;
+}
+
+StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
+  account_.reset_peaks();
+  StepRecord record;
+  record.step = step;
+  record.lr = schedule_.at(step);
+  const auto start = Clock::now();
+  record.batch_hash = read_batches(step);
+  record.data = Clock::now() - start;
+  const auto sent = group_.bytes_sent_total();
+  const StepInput input{step, batch_tensors_, record.lr, config_.clip_norm, want_stop};
+  record.result = executor_->run_step(input, *optimizer_);
+  record.total = Clock::now() - start;
+  record.bytes_sent = group_.bytes_sent_total() - sent;
+  record.last_collective = executor_->last_collective();
+  record.tokens_per_second =
+      static_cast<double>(tokens_per_step()) / std::chrono::duration<double>(record.total).count();
+  if (record.bytes_sent != prediction_.step_bytes.at("dp")) {
+    throw Error("train", fmt::format("step {}: {} bytes were sent, the step program predicts {}", step,
+                                     record.bytes_sent, prediction_.step_bytes.at("dp")));
+  }
+  if (!std::isfinite(record.result.loss)) {
+    throw Error("train",
+                fmt::format("step {}: the loss is {}; a lower --lr or --clip-norm may help", step, record.result.loss));
+  }
+  return record;
+}
+
+TrainOutcome Trainer::run(const std::function<bool()>& want_stop,
+                          const std::function<void(const StepRecord&)>& on_step) {
+  TrainOutcome outcome;
+  const auto start = Clock::now();
+  for (std::int64_t step = 0; step < config_.steps && !outcome.stopped; ++step) {
+    const auto record = run_step(step, want_stop());
+    if (step == 0) outcome.loss_first = record.result.loss;
+    outcome.loss_last = record.result.loss;
+    outcome.steps = step + 1;
+    outcome.stopped = record.result.stop && outcome.steps < config_.steps;
+    on_step(record);
+  }
+  outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  outcome.tokens_per_second = static_cast<double>(outcome.steps * tokens_per_step()) / outcome.seconds;
+  return outcome;
+}
+
+std::uint64_t Trainer::parameter_hash() {
+  const auto hash = hash_tensors(parameters());
+  Arena arena(MemoryTag::comm, account_);
+  const auto own = Tensor::empty(Shape{1}, DType::i64, arena);
+  const auto all = Tensor::empty(Shape{group_.size()}, DType::i64, arena);
+  *own.data<std::int64_t>() = static_cast<std::int64_t>(hash);
+  group_.set_action("hash of the parameters");
+  group_.all_gather(all, own);
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    const auto other = static_cast<std::uint64_t>(all.span<std::int64_t>()[static_cast<std::size_t>(rank)]);
+    if (other == hash) continue;
+    throw Error("train", fmt::format("rank {} ends with other parameters ({}) than rank {} ({})", rank,
+                                     hash_text(other), group_.rank(), hash_text(hash)));
+  }
+  return hash;
+}
+
+}  // namespace dtrun::runtime

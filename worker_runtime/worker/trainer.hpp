@@ -1,0 +1,74 @@
+// Trainer: one training run of one rank: model, data, program, optimizer and the loop over steps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/checkpoint/safetensors.hpp"
+#include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/data/batch_stream.hpp"
+#include "worker_runtime/data/token_dataset.hpp"
+#include "worker_runtime/optim/adamw.hpp"
+#include "worker_runtime/optim/schedule.hpp"
+#include "worker_runtime/parallel/check.hpp"
+#include "worker_runtime/parallel/executor.hpp"
+#include "worker_runtime/worker/step_log.hpp"
+#include "worker_runtime/worker/train_config.hpp"
+
+namespace dtrun::runtime {
+
+struct TrainOutcome {
+  std::int64_t steps = 0;
+  double loss_first = 0;
+  double loss_last = 0;
+  double seconds = 0;  // of the steps, without set-up
+  double tokens_per_second = 0;
+  bool stopped = false;  // before the last step, on a signal or at the time limit
+};
+
+// The group and the account outlive it. One thread. Construction reads data and --init and checks the step program of
+// all ranks; throws UsageError for a configuration that cannot be. run() is collective and throws CommError when a peer
+// is lost.
+class Trainer {
+ public:
+  Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config);
+
+  // `want_stop` is asked once per step: when any rank says yes, all ranks stop after that same step. `on_step` sees
+  // every finished step. Throws Error when the loss is not a number any more, or when other bytes were sent than the
+  // program predicts.
+  TrainOutcome run(const std::function<bool()>& want_stop, const std::function<void(const StepRecord&)>& on_step);
+
+  // Collective. The hash over all parameters; throws Error when a rank holds other parameters.
+  std::uint64_t parameter_hash();
+  std::vector<NamedTensor> parameters() const;
+  std::int64_t parameter_count() const { return model_.parameter_count(); }
+  const TokenDataset& dataset() const noexcept { return dataset_; }
+  std::int64_t vocab_size() const noexcept { return vocab_size_; }
+  const Prediction& prediction() const noexcept { return prediction_; }
+  std::int64_t tokens_per_step() const;  // of all ranks
+
+ private:
+  void load_initial_values();
+  std::uint64_t read_batches(std::int64_t step);
+  StepRecord run_step(std::int64_t step, bool want_stop);
+
+  ProcessGroup& group_;
+  MemoryAccount& account_;
+  TrainConfig config_;
+  TokenDataset dataset_;
+  std::int64_t vocab_size_;
+  Model model_;
+  BatchStream batches_;
+  Arena batch_arena_, optimizer_arena_;
+  std::vector<Batch> batch_tensors_;
+  std::optional<StepExecutor> executor_;
+  std::optional<AdamW> optimizer_;
+  CosineSchedule schedule_;
+  Prediction prediction_;
+};
+
+}  // namespace dtrun::runtime
