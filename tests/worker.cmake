@@ -8,5 +8,6 @@ dtrun_test(test_parallel unit
   SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp
   DEPS worker_runtime/parallel)
 dtrun_test(test_worker unit
-  SOURCES unit/worker_runtime/worker/command_line_test.cpp
+  SOURCES unit/worker_runtime/worker/command_line_test.cpp unit/worker_runtime/worker/environment_test.cpp
+    unit/worker_runtime/worker/records_test.cpp
   DEPS worker_runtime/worker)

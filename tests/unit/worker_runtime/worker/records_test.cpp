@@ -1,0 +1,123 @@
+// What the worker writes for people and programs: error file, step log, progress.
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "rendezvous/base/error.hpp"
+#include "tests/catch.hpp"
+#include "worker_runtime/worker/error_file.hpp"
+#include "worker_runtime/worker/progress.hpp"
+#include "worker_runtime/worker/step_log.hpp"
+
+using namespace dtrun::runtime;
+using Catch::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+class TempDir {
+ public:
+  TempDir() {
+    auto pattern = (fs::temp_directory_path() / "dtrun-records-XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  ~TempDir() { fs::remove_all(path_); }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::string slurp(const fs::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("the error file has the form of torch's @record") {
+  const TempDir dir;
+  const auto path = dir.path() / "error.json";
+  REQUIRE(write_error_file(path.string(), dtrun::CommError("comm", "rank 2 is gone \xff \xc3\xa4")));
+  const auto text = slurp(path);
+  CHECK(std::ranges::all_of(text, [](unsigned char c) { return c >= ' ' && c < 127; }));
+  const auto json = nlohmann::json::parse(text);
+  CHECK_THAT(json["message"]["message"].get<std::string>(), Catch::StartsWith("CommError: [comm] rank 2 is gone"));
+  CHECK_THAT(json["message"]["extraInfo"]["py_callstack"].get<std::string>(), Contains("rank 2"));
+  CHECK(std::stoll(json["message"]["extraInfo"]["timestamp"].get<std::string>()) > 1'700'000'000);
+  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 1);
+  CHECK_FALSE(write_error_file((dir.path() / "no" / "such").string(), dtrun::Error("a", "b")));
+}
+
+TEST_CASE("every kind of error has its name") {
+  CHECK(error_kind(dtrun::UsageError("a", "b")) == "UsageError");
+  CHECK(error_kind(dtrun::TimeoutError("a", "b")) == "TimeoutError");
+  CHECK(error_kind(dtrun::RendezvousError("a", "b")) == "RendezvousError");
+  CHECK(error_kind(dtrun::Error("a", "b")) == "Error");
+  CHECK(error_kind(std::bad_alloc()) == "OutOfMemory");
+}
+
+TEST_CASE("the step log has one whole line per step") {
+  const TempDir dir;
+  WorkerEnvironment environment;
+  environment.rank = 3;
+  const auto directory = make_log_directory(environment, dir.path().string());
+  CHECK(directory == dir.path() / "3");
+  MemoryAccount account;
+  account.add(MemoryTag::param, 128);
+  StepLog log(directory);
+  for (int step = 0; step < 3; ++step) {
+    StepRecord record;
+    record.step = step;
+    record.result.loss = 1.5;
+    record.result.comm = std::chrono::milliseconds(2);
+    record.bytes_sent = 77;
+    record.last_collective = "REDUCE metrics";
+    log.write(record, account);
+  }
+  std::ifstream file(log.path());
+  std::string line;
+  int lines = 0;
+  while (std::getline(file, line)) {
+    const auto json = nlohmann::json::parse(line);
+    CHECK(json["step"] == lines);
+    CHECK(json["loss"] == 1.5);
+    CHECK(json["milliseconds"]["comm_exposed"] == 2.0);
+    CHECK(json["bytes_sent"]["dp"] == 77);
+    CHECK(json["peak_bytes"]["param"] == 128);
+    CHECK(json["last_collective"] == "REDUCE metrics");
+    ++lines;
+  }
+  CHECK(lines == 3);
+  account.remove(MemoryTag::param, 128);
+}
+
+TEST_CASE("the log directory: chosen, the launcher's, beside the error file, temporary") {
+  const TempDir dir;
+  WorkerEnvironment environment;
+  environment.rank = 1;
+  const auto temporary = make_log_directory(environment, "");
+  CHECK(fs::is_directory(temporary));
+  fs::remove(temporary);
+  environment.error_file = (dir.path() / "e" / "error.json").string();
+  CHECK(make_log_directory(environment, "") == dir.path() / "e");
+  environment.log_directory = (dir.path() / "logs").string();
+  CHECK(make_log_directory(environment, "") == dir.path() / "logs" / "1");
+  CHECK(make_log_directory(environment, (dir.path() / "mine").string()) == dir.path() / "mine" / "1");
+  std::ofstream(dir.path() / "file") << "x";
+  CHECK_THROWS_WITH(make_log_directory(environment, (dir.path() / "file").string()),
+                    Contains("log directory") && Contains("file"));
+}
+
+TEST_CASE("progress shows what is done and how long it will take") {
+  const ProgressPoint point{30, 3.25, 0.5, 1e-3, 12345.6};
+  CHECK(progress_line(point, 120, std::chrono::seconds(10)) ==
+        "step  30/120  loss 3.2500  grad norm 0.5  lr 1.00e-03  12346 tokens/s  30 s left");
+  CHECK(progress_bar(point, 120, std::chrono::seconds(10)) ==
+        "[#######                       ]  30/120  loss 3.2500  12346 tokens/s  30 s left");
+  CHECK_THAT(progress_bar({120, 1, 1, 1, 1}, 120, std::chrono::seconds(1)),
+             Contains("[##############################] 120/120") && !Contains("left"));
+}
