@@ -6,7 +6,8 @@ dtrun_test(test_data unit
 target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 dtrun_test(test_parallel unit
   SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp
-  DEPS worker_runtime/parallel)
+    unit/worker_runtime/parallel/executor_test.cpp
+  DEPS worker_runtime/parallel worker_runtime/checkpoint)
 dtrun_test(test_worker unit
   SOURCES unit/worker_runtime/worker/command_line_test.cpp unit/worker_runtime/worker/environment_test.cpp
     unit/worker_runtime/worker/records_test.cpp

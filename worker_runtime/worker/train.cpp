@@ -94,7 +94,7 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
 }  // namespace
 
 void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run) {
-  parse_parallel(config.parallel, environment.world_size);  // before anyone waits for peers
+  check_inputs(config, environment.world_size);
   Session session(environment, session_options(config));
   session.print_map();
   Trainer trainer(session.group(), session.account(), config);

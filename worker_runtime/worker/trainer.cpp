@@ -37,6 +37,11 @@ Model make_model(const TrainConfig& config, std::int64_t vocab_size) {
   return make_gpt2(gpt);
 }
 
+std::string init_file(const TrainConfig& config) {
+  const std::filesystem::path path = config.init;
+  return (std::filesystem::is_directory(path) ? path / "model.safetensors" : path).string();
+}
+
 ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   ParallelConfig result;
   result.world_size = parse_parallel(config.parallel, world_size);
@@ -57,6 +62,14 @@ Program checked_program(const Model& model, const ParallelConfig& config, int ra
 }
 
 }  // namespace
+
+void check_inputs(const TrainConfig& config, int world_size) {
+  parse_parallel(config.parallel, world_size);
+  choose_vocab_size(config, open_dataset(config));
+  if (!config.init.empty() && !std::filesystem::exists(init_file(config))) {
+    throw UsageError("train", fmt::format("--init is \"{}\", there is no file {}", config.init, init_file(config)));
+  }
+}
 
 Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config)
     : group_(group),
@@ -88,9 +101,7 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
 void Trainer::load_initial_values() {
   executor_->fill_initial(static_cast<std::uint64_t>(config_.seed));
   if (!config_.init.empty() && group_.rank() == 0) {
-    std::filesystem::path path = config_.init;
-    if (std::filesystem::is_directory(path)) path /= "model.safetensors";
-    const SafetensorsReader reader(path.string());
+    const SafetensorsReader reader(init_file(config_));
     load_tensors(reader, parameters());
   }
   executor_->run_setup();

@@ -30,6 +30,9 @@ struct TrainOutcome {
   bool stopped = false;  // before the last step, on a signal or at the time limit
 };
 
+// What needs no peers: data files, vocabulary, layout, --init. Throws UsageError, before anyone waits for this rank.
+void check_inputs(const TrainConfig& config, int world_size);
+
 // The group and the account outlive it. One thread. Construction reads data and --init and checks the step program of
 // all ranks; throws UsageError for a configuration that cannot be. run() is collective and throws CommError when a peer
 // is lost.
