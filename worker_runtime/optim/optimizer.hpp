@@ -16,7 +16,7 @@ namespace dtrun::runtime {
 struct OptimizerPiece {
   std::string name;        // parameter name
   Tensor value;            // updated in place
-  Tensor grad;             // only read; may be left undefined until the first step, or rebound, with set_grad
+  Tensor grad{};             // only read; may be left undefined until the first step, or rebound, with set_grad
   bool is_matrix = true;   // Parameter::is_matrix(), for decay of matrices only
   std::int64_t first = 0;  // index of the piece's first element inside the parameter, for checkpoints
 };
