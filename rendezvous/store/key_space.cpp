@@ -115,6 +115,11 @@ std::optional<std::string> KeySpace::queue_pop(std::string_view key) {
   return value;
 }
 
+const std::string* KeySpace::queue_front(std::string_view key) const {
+  const auto found = queues_.find(key);
+  return found == queues_.end() ? nullptr : &found->second.front();
+}
+
 std::size_t KeySpace::queue_length(std::string_view key) const {
   if (queues_.empty()) return 0;
   const auto found = queues_.find(key);

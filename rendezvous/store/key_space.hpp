@@ -47,6 +47,8 @@ class KeySpace {
   // Queues are a name space of their own. A push wakes one waiter.
   void queue_push(std::string_view key, std::string_view value);
   std::optional<std::string> queue_pop(std::string_view key);
+  // Null when it is empty.
+  const std::string* queue_front(std::string_view key) const;
   std::size_t queue_length(std::string_view key) const;
 
   // True: every key exists, nobody waits. False: `waiter` is woken once every key that is missing now has been created

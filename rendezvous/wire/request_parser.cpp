@@ -105,6 +105,10 @@ RequestParser::Status RequestParser::open(const char* frame) {
   if (!opcode_from_byte(Dialect::v1, first)) {
     return refuse(fmt::format("opened with byte 0x{:02x}, which starts no PyTorch client", first));
   }
+  // The low half of a SET's key length is enough to see a wrong magic.
+  if (first == 0 && load<std::uint32_t>(frame + 1) > limits_.key_bytes) {
+    return refuse(fmt::format("opened with neither VALIDATE nor a SET: magic 0x{:08x}", load<std::uint32_t>(frame + 1)));
+  }
   dialect_ = Dialect::v1;
   return begin(first);
 }
