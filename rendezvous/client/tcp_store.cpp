@@ -62,7 +62,7 @@ class TcpStore::Session {
     RequestWriter writer(request_);
     write(writer);
     connection.send(request_, deadline);
-    if (request_.capacity() > std::size_t{1} << 16) request_ = std::string();
+    if (request_.capacity() > std::size_t{1} << 16) std::string().swap(request_);
   }
 
   // After a WAIT or BARRIER was sent. False at the deadline, with the wait withdrawn.

@@ -40,6 +40,7 @@ void Session::receive(Clock::time_point now) {
     if (got <= 0) return fail({});
     const auto held = parser_.buffered();
     consume({buffer.data(), static_cast<std::size_t>(got)});
+    parser_.release();
     if (failed()) return;
     // More is held than before: still the same request. Anything else means that one was finished.
     keep_time(now, parser_.buffered() <= held);
@@ -108,7 +109,7 @@ void Session::send_now() {
   if (unsent() == 0) {
     sent_ = 0;
     if (out_.capacity() > kKeptCapacity) {
-      out_ = std::string();
+      std::string().swap(out_);
     } else {
       out_.clear();
     }

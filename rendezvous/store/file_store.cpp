@@ -74,13 +74,21 @@ void FileStore::encode(std::string& out, Change change, std::string_view key, st
 
 void FileStore::apply(Change change, std::string_view key, std::string_view value) {
   switch (change) {
-    case Change::set: return space_.set(key, value);
-    case Change::append: return space_.append(key, value);
-    case Change::push: return space_.queue_push(key, value);
-    case Change::erase: space_.erase(key); return;
-    case Change::pop: space_.queue_pop(key); return;
+    case Change::set:
+      return space_.set(key, value);
+    case Change::append:
+      return space_.append(key, value);
+    case Change::push:
+      return space_.queue_push(key, value);
+    case Change::erase:
+      space_.erase(key);
+      return;
+    case Change::pop:
+      space_.queue_pop(key);
+      return;
   }
-  throw RendezvousError("store", fmt::format("{} is not a store file: unknown record at byte {}", quoted(path_), replayed_));
+  throw RendezvousError("store",
+                        fmt::format("{} is not a store file: unknown record at byte {}", quoted(path_), replayed_));
 }
 
 void FileStore::catch_up() {
@@ -89,7 +97,8 @@ void FileStore::catch_up() {
   if (info.st_size <= replayed_) return;
   std::string news(static_cast<std::size_t>(info.st_size - replayed_), '\0');
   for (std::size_t have = 0; have < news.size();) {
-    const auto got = ::pread(file_.value(), news.data() + have, news.size() - have, replayed_ + static_cast<off_t>(have));
+    const auto got =
+        ::pread(file_.value(), news.data() + have, news.size() - have, replayed_ + static_cast<off_t>(have));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) throw_errno("store", fmt::format("cannot read {}", quoted(path_)), got < 0 ? errno : EIO);
     have += static_cast<std::size_t>(got);
@@ -98,7 +107,8 @@ void FileStore::catch_up() {
     std::uint64_t sizes[2];
     std::memcpy(sizes, rest.data() + 1, sizeof sizes);
     if (sizes[0] > kLargest || sizes[1] > kLargest) {
-      throw RendezvousError("store", fmt::format("{} is not a store file: absurd length at byte {}", quoted(path_), replayed_));
+      throw RendezvousError("store",
+                            fmt::format("{} is not a store file: absurd length at byte {}", quoted(path_), replayed_));
     }
     const auto whole = kHeader + sizes[0] + sizes[1];
     if (rest.size() < whole) break;
@@ -179,8 +189,8 @@ void FileStore::wait(std::span<const std::string> keys, Duration timeout) {
   const auto deadline = Deadline::after(timeout);
   while (!check(keys)) {
     if (deadline.passed()) {
-      throw TimeoutError("store", fmt::format("timed out after {} ms waiting for {} in {}", timeout.count(), quoted_list(keys),
-                                              quoted(path_)));
+      throw TimeoutError("store", fmt::format("timed out after {} ms waiting for {} in {}", timeout.count(),
+                                              quoted_list(keys), quoted(path_)));
     }
     std::this_thread::sleep_for(std::min<Clock::duration>(kLookAgain, deadline.remaining()));
   }
@@ -230,8 +240,8 @@ std::string FileStore::queue_pop(std::string_view key, Duration timeout) {
       }
     }
     if (deadline.passed()) {
-      throw TimeoutError("store", fmt::format("timed out after {} ms: queue {} in {} stayed empty", timeout.count(), quoted(key),
-                                              quoted(path_)));
+      throw TimeoutError("store", fmt::format("timed out after {} ms: queue {} in {} stayed empty", timeout.count(),
+                                              quoted(key), quoted(path_)));
     }
     std::this_thread::sleep_for(std::min<Clock::duration>(kLookAgain, deadline.remaining()));
   }
@@ -255,8 +265,8 @@ void FileStore::barrier(std::string_view key, std::int64_t world_size, Duration 
   const auto deadline = Deadline::after(timeout);
   for (auto arrived = add(key, 1); arrived < world_size;) {
     if (deadline.passed()) {
-      throw TimeoutError("store", fmt::format("timed out after {} ms at barrier {}: {} of {} arrived", timeout.count(), quoted(key),
-                                              arrived, world_size));
+      throw TimeoutError("store", fmt::format("timed out after {} ms at barrier {}: {} of {} arrived", timeout.count(),
+                                              quoted(key), arrived, world_size));
     }
     std::this_thread::sleep_for(std::min<Clock::duration>(kLookAgain, deadline.remaining()));
     const FileLock lock(*this, LOCK_SH);

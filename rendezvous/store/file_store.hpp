@@ -1,4 +1,5 @@
-// FileStore: the store as a file that all ranks can open, for machines with a shared directory and no network of their own.
+// FileStore: the store as a file that all ranks can open, for machines with a shared directory and no network of their
+// own.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,10 @@
 
 namespace dtrun::rendezvous {
 
-// An append-only list of changes, written under an exclusive flock; each instance replays it into its own copy. As in c10d, waits look at the
-// file again and again (every 10 ms), and the last of `workers` users removes the file. A half-written record of a process that died is cut off by
-// the next writer. Thread-safe; several instances and processes share one file. Throws SystemError, RendezvousError (not a store file), TimeoutError.
+// An append-only list of changes, written under an exclusive flock; each instance replays it into its own copy. As in
+// c10d, waits look at the file again and again (every 10 ms), and the last of `workers` users removes the file. A
+// half-written record of a process that died is cut off by the next writer. Thread-safe; several instances and
+// processes share one file. Throws SystemError, RendezvousError (not a store file), TimeoutError.
 class FileStore : public Store {
  public:
   // `workers` < 0: unknown, the file stays.

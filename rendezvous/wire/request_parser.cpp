@@ -107,7 +107,8 @@ RequestParser::Status RequestParser::open(const char* frame) {
   }
   // The low half of a SET's key length is enough to see a wrong magic.
   if (first == 0 && load<std::uint32_t>(frame + 1) > limits_.key_bytes) {
-    return refuse(fmt::format("opened with neither VALIDATE nor a SET: magic 0x{:08x}", load<std::uint32_t>(frame + 1)));
+    return refuse(
+        fmt::format("opened with neither VALIDATE nor a SET: magic 0x{:08x}", load<std::uint32_t>(frame + 1)));
   }
   dialect_ = Dialect::v1;
   return begin(first);
@@ -204,7 +205,7 @@ void RequestParser::start_frame() {
   repeats_left_ = items_ = 0;
   strings_seen_ = 0;
   if (buffer_.capacity() > kKeptCapacity) {
-    buffer_ = std::string();
+    std::string().swap(buffer_);
   } else {
     buffer_.clear();
   }

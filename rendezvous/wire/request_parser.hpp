@@ -28,9 +28,14 @@ class RequestParser {
   // After `refused`: what came and what was expected.
   const std::string& refusal() const { return refusal_; }
 
+  // Drops the finished request and its memory; next() does it too.
+  void release() {
+    if (done_) start_frame();
+  }
+
   Dialect dialect() const { return dialect_; }
   // Bytes kept of an unfinished request.
-  std::size_t buffered() const { return buffer_.size(); }
+  std::size_t buffered() const { return done_ ? 0 : buffer_.size(); }
   std::size_t memory() const { return buffer_.capacity(); }
 
  private:

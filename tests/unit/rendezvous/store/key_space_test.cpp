@@ -33,10 +33,17 @@ TEST_CASE("add reads decimal text by the rules of strtoll and wraps") {
     std::int64_t delta;
     std::optional<std::int64_t> after;
   };
-  const std::vector<Row> rows{{"12abc", 1, 13},  {" 7", 1, 8},      {"+5", -6, -1},
-                              {"-3", 3, 0},      {"abc", 1, {}},    {"", 1, {}},
-                              {"  ", 1, {}},     {"+-5", 1, {}},    {"9223372036854775807", 1, INT64_MIN},
-                              {"0x10", 1, 1},    {"99999999999999999999", 1, {}}};
+  const std::vector<Row> rows{{"12abc", 1, 13},
+                              {" 7", 1, 8},
+                              {"+5", -6, -1},
+                              {"-3", 3, 0},
+                              {"abc", 1, {}},
+                              {"", 1, {}},
+                              {"  ", 1, {}},
+                              {"+-5", 1, {}},
+                              {"9223372036854775807", 1, INT64_MIN},
+                              {"0x10", 1, 1},
+                              {"99999999999999999999", 1, {}}};
   for (const auto& row : rows) {
     KeySpace space;
     space.set("k", row.before);
@@ -59,9 +66,9 @@ TEST_CASE("compare_set answers the value afterwards") {
 
 TEST_CASE("a waiter wakes once, when the last of its keys has come, by any kind of change") {
   using Change = void (*)(KeySpace&);
-  const std::vector<Change> changes{[](KeySpace& s) { s.set("b", "1"); }, [](KeySpace& s) { s.add("b", 1); },
-                                    [](KeySpace& s) { s.append("b", "1"); }, [](KeySpace& s) { s.compare_set("b", "", "1"); },
-                                    [](KeySpace& s) { s.queue_push("b", "1"); }};
+  const std::vector<Change> changes{
+      [](KeySpace& s) { s.set("b", "1"); }, [](KeySpace& s) { s.add("b", 1); }, [](KeySpace& s) { s.append("b", "1"); },
+      [](KeySpace& s) { s.compare_set("b", "", "1"); }, [](KeySpace& s) { s.queue_push("b", "1"); }};
   for (const auto change : changes) {
     KeySpace space;
     Recorder waiter(space);
@@ -79,7 +86,8 @@ TEST_CASE("a waiter wakes once, when the last of its keys has come, by any kind 
   }
 }
 
-TEST_CASE("an arrival counts although the key is deleted before the others come; a key named twice counts twice at once") {
+TEST_CASE(
+    "an arrival counts although the key is deleted before the others come; a key named twice counts twice at once") {
   KeySpace space;
   Recorder waiter(space);
   CHECK_FALSE(wait(space, waiter, {"p", "q"}));
