@@ -2,18 +2,19 @@
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/comm/shm/shm_group.hpp"
 #include "worker_runtime/comm/single_group.hpp"
 
 namespace dtrun::runtime {
 
-std::unique_ptr<ProcessGroup> create_process_group(std::string_view backend, rendezvous::Store&, int rank, int size,
-                                                   const GroupOptions& options) {
+std::unique_ptr<ProcessGroup> create_process_group(std::string_view backend, rendezvous::Store& store, int rank,
+                                                   int size, const GroupOptions& options) {
   if (backend != "auto" && backend != "shm")
     throw UsageError("comm", fmt::format("backend \"{}\", expected auto or shm", backend));
   if (size < 1 || rank < 0 || rank >= size)
     throw UsageError("comm", fmt::format("rank {} of {}, expected 0 <= rank < size", rank, size));
   if (size == 1) return create_single_group(options);
-  throw CommError("comm", "groups of several ranks are not built yet");
+  return shm::create_shm_group(store, rank, size, options);
 }
 
 }  // namespace dtrun::runtime

@@ -1,0 +1,126 @@
+// How the ranks of a ShmGroup find each other: each publishes an Address in the store, maps the others, and meets them
+// once.
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <cstring>
+
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/store/store.hpp"
+#include "worker_runtime/comm/shm/shm_group.hpp"
+
+namespace dtrun::runtime::shm {
+
+namespace {
+
+int usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+Address await_address(rendezvous::Store& store, const std::string& prefix, int other, const Deadline& deadline,
+                      const GroupOptions& options) {
+  const std::string key = fmt::format("{}{}", prefix, other);
+  try {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
+    return Address::decode(store.get(key, std::max(left, std::chrono::milliseconds(1))));
+  } catch (const TimeoutError&) {
+    throw CommError(
+        "comm", fmt::format("group \"{}\": rank {} did not come within {} s (store key \"{}\")", options.name, other,
+                            std::chrono::duration<double>(options.timeout).count(), key));
+  }
+}
+
+std::uint64_t hash_of(std::span<const int> ranks, const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto add = [&hash](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  for (const int rank : ranks) add(static_cast<std::uint64_t>(rank) + 1);
+  for (const char letter : name) add(static_cast<unsigned char>(letter));
+  return hash & 0x7fffffffffffffff;
+}
+
+}  // namespace
+
+std::unique_ptr<ProcessGroup> create_shm_group(rendezvous::Store& store, int rank, int size,
+                                               const GroupOptions& options) {
+  if (size > kMaxRanks)
+    throw UsageError("comm", fmt::format("{} ranks on one host, expected at most {}", size, kMaxRanks));
+  const Deadline deadline = Deadline::after(options.timeout);
+  const std::string prefix = fmt::format("dtrun/shm/{}/", options.name);
+  auto domain = std::make_shared<Domain>();
+  domain->rank = rank;
+  domain->pool = Pool::create();
+  domain->spin = usable_cores() >= size * (options.comm_thread ? 2 : 1);
+  domain->peers.resize(static_cast<std::size_t>(size));
+  std::vector<int> members;
+  std::vector<Control*> controls(static_cast<std::size_t>(size));
+  Control* own = make_control(*domain->pool, size);
+  const Address mine =
+      Address::of(*domain->pool, domain->pool->find(reinterpret_cast<std::byte*>(own), control_bytes(size)));
+  store.set(fmt::format("{}{}", prefix, rank), mine.encode());
+  for (int other = 0; other < size; ++other) {
+    const auto index = static_cast<std::size_t>(other);
+    members.push_back(other);
+    controls[index] = own;
+    if (other == rank) continue;
+    const Address theirs = await_address(store, prefix, other, deadline, options);
+    if (theirs.host != mine.host) {
+      throw CommError(
+          "comm",
+          fmt::format("group \"{}\": rank {} runs on {} [{}] and rank {} on {} [{}]; expected one host, one pid "
+                      "namespace and one user for backend shm",
+                      options.name, rank, mine.host_name, mine.host, other, theirs.host_name, theirs.host));
+    }
+    domain->peers[index] = std::make_unique<Peer>(other, theirs);
+    controls[index] = reinterpret_cast<Control*>(domain->peers[index]->at(theirs.control, control_bytes(size)));
+  }
+  auto group = std::make_unique<ShmGroup>(std::move(domain), std::move(members), std::move(controls), rank, options);
+  group->barrier();  // everyone has mapped everyone: from here on a rank may finish and go
+  group->reset_counters();
+  return group;
+}
+
+std::unique_ptr<ProcessGroup> ShmGroup::split(std::span<const int> ranks, const std::string& split_name) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank());
+  if (!ranks.empty() && found == ranks.end())
+    throw ShapeError("comm", fmt::format("split \"{}\": rank {} is not in its own list", split_name, rank()));
+  for (const int member : ranks) {
+    if (member < 0 || member >= size() || std::count(ranks.begin(), ranks.end(), member) != 1) {
+      throw ShapeError(
+          "comm", fmt::format("split \"{}\": rank {}, expected different ranks below {}", split_name, member, size()));
+    }
+  }
+  const auto count = static_cast<int>(ranks.size());
+  Control* own_control = ranks.empty() ? nullptr : make_control(*domain_->pool, count);
+  Tensor mine = allocate({3}, DType::i64, MemoryTag::comm);
+  Tensor all = allocate({size(), 3}, DType::i64, MemoryTag::comm);
+  const Place place = own_control == nullptr
+                          ? Place{}
+                          : domain_->pool->find(reinterpret_cast<std::byte*>(own_control), control_bytes(count));
+  const std::array<std::int64_t, 3> row{place.segment, static_cast<std::int64_t>(place.offset),
+                                        static_cast<std::int64_t>(hash_of(ranks, split_name))};
+  std::memcpy(mine.raw(), row.data(), sizeof(row));
+  all_gather(all, mine);
+  if (ranks.empty()) return nullptr;
+
+  std::vector<int> members;
+  std::vector<Control*> controls;
+  const auto rows = all.span<std::int64_t>();
+  for (const int member : ranks) {
+    const auto at = static_cast<std::size_t>(member) * 3;
+    if (rows[at + 2] != row[2]) {
+      fail(fmt::format("group \"{}\": split \"{}\": ranks {} and {} gave different lists or names", name(), split_name,
+                       rank(), member));
+    }
+    members.push_back(members_[static_cast<std::size_t>(member)]);
+    const Place theirs{static_cast<std::uint32_t>(rows[at]), static_cast<std::uint64_t>(rows[at + 1])};
+    controls.push_back(
+        member == rank() ? own_control : reinterpret_cast<Control*>(peer_memory(member, theirs, control_bytes(count))));
+  }
+  GroupOptions inner = options();
+  inner.name = split_name;
+  return std::make_unique<ShmGroup>(domain_, std::move(members), std::move(controls),
+                                    static_cast<int>(found - ranks.begin()), inner);
+}
+
+}  // namespace dtrun::runtime::shm
