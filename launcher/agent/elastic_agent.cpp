@@ -16,18 +16,16 @@
 #include "launcher/agent/decide.hpp"
 #include "launcher/agent/event_log.hpp"
 #include "launcher/agent/exit_watcher.hpp"
-#include "launcher/agent/free_port.hpp"
+#include "launcher/agent/failure_summary.hpp"
 #include "launcher/agent/machine.hpp"
 #include "launcher/agent/output_rules.hpp"
 #include "launcher/agent/program.hpp"
+#include "launcher/agent/round_store.hpp"
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/worker_environment.hpp"
 #include "launcher/agent/worker_group.hpp"
 #include "launcher/process/process_tree.hpp"
-#include "rendezvous/base/env.hpp"
 #include "rendezvous/base/unique_fd.hpp"
-#include "rendezvous/contract/exit_codes.hpp"
-#include "rendezvous/server/store_server.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -67,11 +65,14 @@ class ElasticAgent::Impl {
         hub_ready_(io_, ::dup(hub_.event_fd())),
         signals_(io_),
         timer_(io_),
+        store_(io_, plan_.store),
         workers_(watcher_, hub_) {
     allow_descriptors(plan_.workers);
     inherited_ = own_environment();
     place_.world_size = plan_.workers;
     place_.run_id = plan_.run_id;
+    place_.master_addr = plan_.store.host;
+    place_.agent_store = plan_.store.agent_store;
     place_.allowed_cores = plan_.workers > 1 ? allowed_cores() : 1;
     output_.workers = plan_.workers;
     output_.terminal = ::isatty(STDOUT_FILENO) == 1;
@@ -177,23 +178,6 @@ class ElasticAgent::Impl {
     });
   }
 
-  // A fresh store for every attempt. The old one lives until its clients, the old workers, are gone: they are by now.
-  void open_store() {
-    place_.agent_store = plan_.store.agent_store;
-    place_.master_addr = plan_.store.host;
-    if (!plan_.store.agent_store) {
-      place_.master_port = free_port(plan_.store.host);
-      return;
-    }
-    rendezvous::StoreServerOptions options;
-    options.host = plan_.store.host;
-    options.port = plan_.store.port;
-    if (plan_.store.fixed_port) store_.reset();  // the port must be free again
-    auto fresh = std::make_unique<rendezvous::StoreServer>(io_, options);
-    place_.master_port = fresh->port();
-    store_ = std::move(fresh);
-  }
-
   // They exist even when no line passes.
   void make_filtered_files() const {
     if (!directory_.exists()) return;
@@ -214,7 +198,7 @@ class ElasticAgent::Impl {
     place_.log_directory = directory_.attempt(state_.attempt);
     directory_.make_attempt(state_.attempt, plan_.workers);
     make_filtered_files();
-    open_store();
+    place_.master_port = store_.open();
     events_.round_started(state_.attempt, plan_.workers, place_.master_addr, place_.master_port);
     std::vector<WorkerLaunch> launches;
     for (int rank = 0; rank < plan_.workers; ++rank) launches.push_back(launch_of(rank));
@@ -317,24 +301,6 @@ class ElasticAgent::Impl {
       result_.notes.push_back(fmt::format("killed, because they did not stop in time: rank {}", ranks));
   }
 
-  WorkerFailure failure_of(int rank) const {
-    const auto& worker = workers_[rank];
-    WorkerFailure failure;
-    failure.rank = failure.local_rank = rank;
-    failure.host = output_.host;
-    failure.pid = worker.pid;
-    failure.status = worker.status.value_or(ExitStatus{});
-    failure.time = worker.end;
-    failure.attempt = state_.attempt;
-    failure.stdout_log = worker.output.stdout_file;
-    failure.stderr_log = worker.output.stderr_file;
-    failure.error_file_path = directory_.error_file(state_.attempt, rank);
-    if (directory_.exists()) failure.error = read_error_file(failure.error_file_path);
-    failure.stderr_tail = hub_.stderr_tail(worker.capture);
-    failure.stopped_by_launcher = worker.asked_to_stop;
-    return failure;
-  }
-
   FailureReport failure_report() const {
     FailureReport report;
     report.program = config_.program;
@@ -343,20 +309,7 @@ class ElasticAgent::Impl {
     report.world_size = plan_.workers;
     report.restarts_used = state_.attempt;
     report.max_restarts = state_.max_restarts;
-    if (!start_error_.empty()) {
-      report.root_cause.rank = report.root_cause.local_rank = workers_.size();
-      report.root_cause.host = output_.host;
-      report.root_cause.start_error = start_error_;
-      report.root_cause.status.code = result_.exit_code;
-      report.root_cause.time = std::chrono::system_clock::now();
-      report.root_cause.attempt = state_.attempt;
-    } else {
-      report.root_cause = failure_of(culprit_);
-    }
-    for (int rank = 0; rank < workers_.size(); ++rank) {
-      const auto& status = workers_[rank].status;
-      if (rank != culprit_ && status && !status->success()) report.others.push_back(failure_of(rank));
-    }
+    fill_in_failures(report, {workers_, hub_, directory_, output_.host, state_.attempt}, culprit_, start_error_);
     return report;
   }
 
@@ -380,7 +333,7 @@ class ElasticAgent::Impl {
   asio::signal_set signals_;
   asio::steady_timer timer_;
   unsigned timer_number_ = 0;
-  std::unique_ptr<rendezvous::StoreServer> store_;
+  RoundStore store_;
   WorkerGroup workers_;
 };
 
@@ -388,17 +341,5 @@ ElasticAgent::ElasticAgent(const LaunchConfig& config, JobPlan plan)
     : impl_(std::make_unique<Impl>(config, std::move(plan))) {}
 ElasticAgent::~ElasticAgent() = default;
 RunResult ElasticAgent::run() { return impl_->run(); }
-
-JobPlan make_plan(const LaunchConfig& config) {
-  JobPlan plan;
-  plan.store = single_node_store(config);
-  plan.workers = resolve_process_count(config.processes);
-  plan.program = resolve_program(config, real_surroundings());
-  plan.run_id = plan.store.generated_id        ? random_uuid()
-                : config.rendezvous.id.empty() ? random_decimal()
-                                               : config.rendezvous.id;
-  if (!plan.store.fixed_port && env::get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") plan.store.agent_store = false;
-  return plan;
-}
 
 }  // namespace dtrun::launcher

@@ -6,21 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "launcher/agent/job_plan.hpp"
 #include "launcher/config/launch_config.hpp"
 #include "launcher/report/failure_report.hpp"
 
 namespace dtrun::launcher {
-
-// Everything about a run that is fixed before its first worker starts.
-struct JobPlan {
-  int workers = 1;
-  std::vector<std::string> program;  // argv in front of config.arguments
-  std::string run_id;
-  SingleNodeStore store;
-};
-
-// Looks at this machine and this directory. Throws UsageError, ProgramError.
-JobPlan make_plan(const LaunchConfig& config);
 
 struct RunResult {
   int exit_code = 0;

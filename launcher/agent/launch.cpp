@@ -74,6 +74,8 @@ int run_command(std::span<const std::string> arguments) {
   log::setup({log::level_from_environment(log::Level::warning), ""});
   for (const auto& warning : line.warnings) log::warning("cli", "{}", warning);
   ::signal(SIGPIPE, SIG_IGN);  // a console that closes is noticed at the write
+  if (line.config.report_file)
+    ::unlink(line.config.report_file->c_str());  // of an earlier run: must not speak for this one
   ElasticAgent agent(line.config, make_plan(line.config));
   const auto result = agent.run();
   publish(line.config, result);

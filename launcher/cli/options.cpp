@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "launcher/config/grammar.hpp"
+#include "rendezvous/base/error.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -40,6 +41,10 @@ void set_logs_specs(C&, const V& v) {
     v.warnings.push_back(
         fmt::format("{} \"{}\" is a Python plug-in that dtrun cannot load: the default is used", v.label, v.text));
   }
+}
+
+void refuse_completion(C&, const V&) {
+  throw UsageError("cli", "--print-completion is not supported: dtrun writes no shell completions");
 }
 
 constexpr Option kOptions[] = {
@@ -102,7 +107,7 @@ constexpr Option kOptions[] = {
      [](C& c, const V& v) { c.stop.grace_seconds = parse_integer(v.label, v.text); }},
     {"signals-to-handle", 0, kValue, kPet, Group::supervision, "SIG,...",
      "signals that stop the job (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)", "", set_signals},
-    {"report", 0, kValue, kPet, Group::supervision, "FILE", "write the outcome as JSON", "",
+    {"report", 0, kValue, kPet, Group::supervision, "FILE", "write the failure report as JSON too", "",
      [](C& c, const V& v) { c.report_file = v.text; }},
     {"events", 0, kValue, kPet, Group::supervision, "FILE", "write what happens as JSON lines", "",
      [](C& c, const V& v) { c.events_file = v.text; }},
@@ -135,6 +140,8 @@ constexpr Option kOptions[] = {
     {"event-log-handler", 0, kValue, kPet, Group::ignored, "NAME", "null; console: the lines of --events on stderr", "",
      [](C& c, const V& v) { c.event_log_handler = v.text; }},
     {"logs-specs", 0, kValue, kNoPet, Group::ignored, "NAME", "default", "default", set_logs_specs},
+
+    {"print-completion", 0, kValue, kNoPet, Group::ignored, "SHELL", "refused", "bash|zsh|tcsh", refuse_completion},
 
     {"help", 'h', kFlag, kNoPet, Group::general, "", "this text", "", nullptr},
     {"version", 0, kFlag, kNoPet, Group::general, "", "version of dtrun", "", nullptr},

@@ -131,6 +131,7 @@ TEST_CASE("what cannot work is refused with a line that says why") {
       {{"--numa-binding=node", "w"}, "not supported yet"},
       {{"--signals-to-handle=SIGKILL", "w"}, "SIGKILL"},
       {{"--event-log-handler=nope", "w"}, "--event-log-handler"},
+      {{"--print-completion=zsh", "w"}, "not supported"},
       {{"--stdin=some", "w"}, "expected one of: none rank0 all"},
   };
   for (const auto& [words, expected] : rows) {

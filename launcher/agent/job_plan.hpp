@@ -1,0 +1,22 @@
+// A job before its first worker: the configuration applied to this machine.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/config/launch_config.hpp"
+
+namespace dtrun::launcher {
+
+// Everything about a run that is fixed before its first worker starts.
+struct JobPlan {
+  int workers = 1;
+  std::vector<std::string> program;  // argv in front of config.arguments
+  std::string run_id;
+  SingleNodeStore store;
+};
+
+// Looks at this machine and this directory. Throws UsageError, ProgramError.
+JobPlan make_plan(const LaunchConfig& config);
+
+}  // namespace dtrun::launcher
