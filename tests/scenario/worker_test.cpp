@@ -1,0 +1,228 @@
+// `dtrun ... worker` as a black box: the default run, training on files, losing a rank, stopping.
+#include "tests/catch.hpp"
+
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "tests/scenario/job.hpp"
+
+using namespace dtrun;
+using namespace dtrun::tests;
+using Catch::Contains;
+using nlohmann::json;
+using std::chrono::seconds;
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+namespace {
+
+// The launcher's variables of a job around this test must not reach the programs.
+JobOptions clean() {
+  return {.environment = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                          "TORCHELASTIC_ERROR_FILE", "DTRUN_LOG_DIR"}};
+}
+
+Words launch(Words options, const Words& arguments) {
+  options.insert(options.begin(), DTRUN_PROGRAM);
+  options.emplace_back("worker");
+  options.insert(options.end(), arguments.begin(), arguments.end());
+  return options;
+}
+
+// A model that trains in no time.
+Words tiny(Words more) {
+  Words words{"train", "--layers", "1", "--hidden", "32", "--heads", "2", "--seq-len", "32", "--batch-size", "2"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+struct LastLine {
+  int steps = 0;
+  double first = 0, last = 0;
+  std::string hash;
+};
+
+LastLine last_line(const std::string& out) {
+  static const std::regex form(R"((\d+) steps, \d+ tokens/s, loss ([\d.]+) -> ([\d.]+), params xxh64=([0-9a-f]{16}))");
+  const auto lines = lines_of(out);
+  std::smatch match;
+  REQUIRE_FALSE(lines.empty());
+  INFO(out);
+  REQUIRE(std::regex_search(lines.back(), match, form));
+  return {std::stoi(match[1]), std::stod(match[2]), std::stod(match[3]), match[4]};
+}
+
+pid_t pid_of_rank(const std::string& out, int rank) {
+  const std::regex form("rank " + std::to_string(rank) + R"( +\S+ local rank \d+ pid (\d+))");
+  std::smatch match, found;
+  // The map of the latest attempt.
+  for (auto at = out.cbegin(); std::regex_search(at, out.cend(), match, form); at = match.suffix().first) found = match;
+  return found.empty() ? -1 : static_cast<pid_t>(std::stol(found[1]));
+}
+
+std::size_t steps_logged(const std::string& path) { return lines_of(read_file(path)).size(); }
+
+}  // namespace
+
+TEST_CASE("dtrun worker alone trains a GPT on four ranks and says what it did") {
+  const TempDirectory directory;
+  Job job(launch({"--nproc-per-node=4", "--log-dir", directory.path().string()}, {}), clean());
+  const auto status = job.wait(seconds(120));
+  REQUIRE(status);
+  INFO(job.error());
+  CHECK(status->shell_code() == 0);
+  CHECK(job.running_time() < seconds(90));
+  CHECK(job.all_gone(seconds(2)));
+  const auto out = job.out();
+  for (int rank = 0; rank < 4; ++rank) CHECK(pid_of_rank(out, rank) > 0);
+  CHECK_THAT(out, Contains("tokens/s") && Contains("steps.jsonl") && Contains("model.safetensors"));
+  const auto last = last_line(out);
+  CHECK(last.first == Approx(5.55).margin(0.2));  // ln 256
+  CHECK(last.last < 4.5);
+  int logs = 0, models = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(directory.path())) {
+    logs += entry.path().filename() == "steps.jsonl";
+    models += entry.path().filename() == "model.safetensors";
+  }
+  CHECK(logs == 4);
+  CHECK(models == 1);
+}
+
+TEST_CASE("worker train on a given text file ends with a report that agrees with its last line") {
+  const TempDirectory directory;
+  const auto report = directory.file("report.json");
+  Job job(
+      launch({"--nproc-per-node=2"}, tiny({"--data", DTRUN_SOURCE_DIR "/CONTRIBUTING.md", "--steps", "6", "--report",
+                                           report, "--log-dir", directory.path().string(), "--micro-batches", "2"})),
+      clean());
+  REQUIRE(job.wait(seconds(60)));
+  INFO(job.error());
+  const auto last = last_line(job.out());
+  CHECK(last.steps == 6);
+  const auto document = json::parse(read_file(report));
+  CHECK(document["params_xxh64"] == last.hash);
+  CHECK(document["world_size"] == 2);
+  CHECK(document["steps"] == 6);
+  CHECK(document["config"]["micro-batches"] == 2);
+  for (const auto* rank : {"0", "1"}) {
+    const auto lines = lines_of(read_file((directory.path() / rank / "steps.jsonl").string()));
+    CHECK(lines.size() == 6);
+    const auto line = json::parse(lines.back());
+    CHECK(line["bytes_sent"]["dp"] == document["bytes_sent_per_step"]["dp"]);
+    CHECK(line["last_collective"] == "REDUCE metrics");
+  }
+}
+
+TEST_CASE("a killed rank is named by the others, the job restarts once and finishes") {
+  const TempDirectory directory;
+  const auto report = directory.file("report.json");
+  Job job(launch({"--nproc-per-node=3", "--max-restarts=1"},
+                 tiny({"--steps", "300", "--report", report, "--log-dir", directory.path().string()})),
+          clean());
+  const auto log = (directory.path() / "1" / "steps.jsonl").string();
+  REQUIRE(eventually([&] { return fs::exists(log) && steps_logged(log) >= 5 && pid_of_rank(job.out(), 1) > 0; },
+                     seconds(30)));
+  REQUIRE(::kill(pid_of_rank(job.out(), 1), SIGKILL) == 0);
+  const auto status = job.wait(seconds(60));
+  REQUIRE(status);
+  INFO(job.error());
+  CHECK(status->shell_code() == 0);
+  CHECK_THAT(job.error(), Contains("rank 1") && Contains("SIGKILL"));
+  CHECK(json::parse(read_file(report))["restart_count"] == 1);
+  CHECK(last_line(job.out()).steps == 300);
+  CHECK(job.all_gone(seconds(2)));
+}
+
+TEST_CASE("without restarts a killed rank makes the exit code 137, and the survivors name it") {
+  const TempDirectory directory;
+  Job job(launch({"--nproc-per-node=3", "--redirects=2", "--log-dir", directory.file("launcher")},
+                 tiny({"--steps", "1000000", "--log-dir", directory.path().string()})),
+          clean());
+  const auto log = (directory.path() / "1" / "steps.jsonl").string();
+  REQUIRE(eventually([&] { return fs::exists(log) && steps_logged(log) >= 5 && pid_of_rank(job.out(), 1) > 0; },
+                     seconds(30)));
+  const auto victim = pid_of_rank(job.out(), 1);
+  const auto killed = std::chrono::steady_clock::now();
+  REQUIRE(::kill(victim, SIGKILL) == 0);
+  const auto status = job.wait(seconds(30));
+  REQUIRE(status);
+  CHECK(std::chrono::steady_clock::now() - killed < seconds(3));
+  CHECK(status->shell_code() == 137);
+  CHECK_THAT(job.error(), Contains("rank 1") && Contains("SIGKILL") && Contains(std::to_string(victim)));
+}
+
+TEST_CASE("SIGTERM to one rank stops all ranks after the same step, with success") {
+  const TempDirectory directory;
+  Job job(launch({"--nproc-per-node=2"}, tiny({"--steps", "1000000", "--log-dir", directory.path().string()})),
+          clean());
+  const auto log = (directory.path() / "1" / "steps.jsonl").string();
+  REQUIRE(eventually([&] { return fs::exists(log) && steps_logged(log) >= 5 && pid_of_rank(job.out(), 1) > 0; },
+                     seconds(30)));
+  REQUIRE(::kill(pid_of_rank(job.out(), 1), SIGTERM) == 0);
+  const auto status = job.wait(seconds(30));
+  REQUIRE(status);
+  INFO(job.error());
+  CHECK(status->shell_code() == 0);
+  const auto steps = static_cast<std::size_t>(last_line(job.out()).steps);
+  CHECK(steps < 1'000'000);
+  CHECK(steps_logged((directory.path() / "0" / "steps.jsonl").string()) == steps);
+  CHECK(steps_logged(log) == steps);
+}
+
+TEST_CASE("mistakes end with exit code 2 and a hint") {
+  Job flag(launch({"--nproc-per-node=2"}, {"train", "--layrs", "3"}), clean());
+  const auto status = flag.wait();
+  REQUIRE(status);
+  CHECK(status->shell_code() == 2);
+  CHECK_THAT(flag.error(), Contains("--layrs") && Contains("--layers"));
+  Job file(launch({"--nproc-per-node=2"}, {"train", "--data", "/nowhere.txt"}), clean());
+  const auto file_status = file.wait();
+  REQUIRE(file_status);
+  CHECK(file_status->shell_code() == 2);
+  CHECK_THAT(file.error(), Contains("/nowhere.txt") && Contains("No such file"));
+  Job alone({DTRUN_WORKER_PROGRAM}, clean());
+  const auto alone_status = alone.wait();
+  REQUIRE(alone_status);
+  CHECK(alone_status->shell_code() == 2);
+  CHECK_THAT(alone.error(), Contains("RANK is not set") && Contains("--standalone"));
+}
+
+TEST_CASE("hello and bench meet and end") {
+  Job hello(launch({"--nproc-per-node=3"}, {"hello"}), clean());
+  REQUIRE(hello.wait());
+  CHECK_THAT(hello.out(), Contains("3 ranks on 1 host") && Contains("rank 2") && Contains("all ranks met"));
+  Job bench(launch({"--nproc-per-node=2"}, {"bench", "--op", "all", "--max-bytes", "16K", "--iterations", "20"}),
+            clean());
+  const auto status = bench.wait(seconds(60));
+  REQUIRE(status);
+  INFO(bench.error());
+  CHECK(status->shell_code() == 0);
+  for (const auto* op : {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all"}) {
+    CHECK_THAT(bench.out(), Contains(op));
+  }
+}
+
+TEST_CASE("a standalone worker saves parameters that another run starts from") {
+  const TempDirectory directory;
+  const auto model = directory.file("model.safetensors");
+  const auto run = [&](const Words& more) {
+    Words words{DTRUN_WORKER_PROGRAM};
+    for (const auto& word : tiny({"--standalone", "--log-dir", directory.path().string()})) words.push_back(word);
+    words.insert(words.end(), more.begin(), more.end());
+    Job job(words, clean());
+    const auto status = job.wait(seconds(60));
+    REQUIRE(status);
+    INFO(job.error());
+    CHECK(status->shell_code() == 0);
+    return last_line(job.out());
+  };
+  const auto trained = run({"--steps", "20", "--lr", "1e-2", "--save", model});
+  const auto resumed = run({"--steps", "1", "--lr", "0", "--weight-decay", "0", "--init", model});
+  CHECK(resumed.hash == trained.hash);
+  CHECK(resumed.first < trained.first);
+  CHECK(run({"--steps", "1", "--lr", "0", "--init", directory.path().string()}).hash == trained.hash);
+}
