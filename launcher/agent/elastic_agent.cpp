@@ -26,6 +26,7 @@
 #include "launcher/agent/worker_group.hpp"
 #include "launcher/process/process_tree.hpp"
 #include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/contract/exit_codes.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -284,8 +285,12 @@ class ElasticAgent::Impl {
     return std::move(result_);
   }
 
-  // A failure with no restart left. A signal that came later did not change that; one that came before a restart did.
-  bool culprit_failed() const { return culprit_ >= 0 && result_.exit_code == workers_[culprit_].status->shell_code(); }
+  // A failure with no restart left. A signal that came later did not change that, nor did a worker that could not be
+  // killed; a signal that kept a restart from happening did.
+  bool culprit_failed() const {
+    return culprit_ >= 0 &&
+           (result_.exit_code == workers_[culprit_].status->shell_code() || result_.exit_code == kExitInfrastructure);
+  }
 
   void note_the_stubborn() {
     std::string ranks;
