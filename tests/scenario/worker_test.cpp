@@ -184,11 +184,34 @@ TEST_CASE("mistakes end with exit code 2 and a hint") {
   REQUIRE(file_status);
   CHECK(file_status->shell_code() == 2);
   CHECK_THAT(file.error(), Contains("/nowhere.txt") && Contains("No such file"));
+  Job report(launch({"--nproc-per-node=2"}, {"train", "--report", "/no/where/report.json"}), clean());
+  REQUIRE(report.wait());
+  CHECK_THAT(report.error(), Contains("--report") && Contains("there is no directory /no/where"));
   Job alone({DTRUN_WORKER_PROGRAM}, clean());
   const auto alone_status = alone.wait();
   REQUIRE(alone_status);
   CHECK(alone_status->shell_code() == 2);
   CHECK_THAT(alone.error(), Contains("RANK is not set") && Contains("--standalone"));
+}
+
+TEST_CASE("an error of one rank is the job's error, not that of the ranks it leaves behind") {
+  const TempDirectory directory;
+  // 40 samples of 32 tokens; one token of the last sample is beyond the vocabulary, so one rank finds it.
+  std::string tokens(2 * (40 * 32 + 1), '\1');
+  for (std::size_t i = 1; i < tokens.size(); i += 2) tokens[i] = '\0';
+  tokens[tokens.size() - 11] = '\7';
+  std::ofstream(directory.file("tokens.bin"), std::ios::binary) << tokens;
+  Job job(launch({"--nproc-per-node=3"}, tiny({"--data", directory.file("tokens.bin"), "--vocab-size", "256", "--steps",
+                                               "50", "--log-dir", directory.path().string()})),
+          clean());
+  const auto status = job.wait(seconds(30));
+  REQUIRE(status);
+  CHECK(status->shell_code() == 2);
+  const auto text = job.error();
+  const auto cause = text.find("root cause: rank ");
+  REQUIRE(cause != std::string::npos);
+  const auto rank = text.substr(cause + 12, 6);
+  CHECK_THAT(text, Contains("dtrun-worker " + rank + ": [data] data file") && Contains("token 1793 at position"));
 }
 
 TEST_CASE("hello and bench meet and end") {

@@ -95,6 +95,19 @@ void measure(Session& session, CommOp op, std::int64_t bytes, std::int64_t itera
   std::fflush(stdout);
 }
 
+void measure_all(Session& session, const std::vector<CommOp>& ops, const BenchConfig& config) {
+  session.print_map();
+  if (session.is_first()) {
+    fmt::print("{:<15} {:>12} {:>8} {:>12} {:>10} {:>10}\n", "operation", "bytes", "calls", "us", "GB/s", "bus GB/s");
+  }
+  for (const auto op : ops) {
+    for (std::int64_t bytes = config.min_bytes; bytes <= config.max_bytes; bytes *= 4) {
+      const auto by_size = std::clamp<std::int64_t>((std::int64_t{256} << 20) / bytes, 10, 2000);
+      measure(session, op, bytes, config.iterations > 0 ? config.iterations : by_size);
+    }
+  }
+}
+
 }  // namespace
 
 void run_bench(const WorkerEnvironment& environment, const BenchConfig& config) {
@@ -109,17 +122,7 @@ void run_bench(const WorkerEnvironment& environment, const BenchConfig& config) 
   SessionOptions options;
   options.backend = config.backend;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout * 1e3));
-  Session session(environment, options);
-  session.print_map();
-  if (session.is_first()) {
-    fmt::print("{:<15} {:>12} {:>8} {:>12} {:>10} {:>10}\n", "operation", "bytes", "calls", "us", "GB/s", "bus GB/s");
-  }
-  for (const auto op : ops) {
-    for (std::int64_t bytes = config.min_bytes; bytes <= config.max_bytes; bytes *= 4) {
-      const auto by_size = std::clamp<std::int64_t>((std::int64_t{256} << 20) / bytes, 10, 2000);
-      measure(session, op, bytes, config.iterations > 0 ? config.iterations : by_size);
-    }
-  }
+  with_session(environment, options, [&](Session& session) { measure_all(session, ops, config); });
 }
 
 }  // namespace dtrun::runtime

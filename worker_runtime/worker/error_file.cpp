@@ -7,8 +7,11 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/contract/environment.hpp"
 
 namespace dtrun::runtime {
 
@@ -48,6 +51,14 @@ bool write_error_file(const std::string& path, const std::exception& error) noex
   } catch (...) {
     return false;
   }
+}
+
+void report_to_launcher(const std::exception& error) noexcept {
+  static bool reported = false;
+  if (std::exchange(reported, true)) return;
+  const auto path = env::get(environment::kErrorFile);
+  if (!path || path->empty() || write_error_file(*path, error)) return;
+  std::fprintf(stderr, "dtrun-worker: the error file %s cannot be written\n", path->c_str());
 }
 
 }  // namespace dtrun::runtime

@@ -16,4 +16,8 @@ std::string error_document(const std::exception& error, long long timestamp);
 // failure.
 bool write_error_file(const std::string& path, const std::exception& error) noexcept;
 
+// Writes the file that TORCHELASTIC_ERROR_FILE names, when it is set. The first error of the process counts, later
+// calls do nothing.
+void report_to_launcher(const std::exception& error) noexcept;
+
 }  // namespace dtrun::runtime

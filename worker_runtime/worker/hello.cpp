@@ -6,11 +6,12 @@
 namespace dtrun::runtime {
 
 void run_hello(const WorkerEnvironment& environment) {
-  Session session(environment, {});
-  session.print_map();
-  session.group().set_action("hello");
-  session.group().barrier();
-  if (session.is_first()) fmt::print("all ranks met at the barrier\n");
+  with_session(environment, {}, [](Session& session) {
+    session.print_map();
+    session.group().set_action("hello");
+    session.group().barrier();
+    if (session.is_first()) fmt::print("all ranks met at the barrier\n");
+  });
 }
 
 }  // namespace dtrun::runtime

@@ -1,13 +1,13 @@
 // dtrun-worker: parse, run, report, exit code.
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
+#include <thread>
 
-#include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/log.hpp"
-#include "rendezvous/contract/environment.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/error_file.hpp"
@@ -37,15 +37,16 @@ void run(int argc, char** argv) {
   }
 }
 
+// A rank that fails because of a peer gives the launcher time to see the peer's end first, and to blame the right one.
+constexpr auto kAfterPeers = std::chrono::milliseconds(250);
+
 // One line for people, one file for the launcher.
 int report(const std::exception& error) {
   std::fflush(stdout);
   const auto rank = WorkerEnvironment::rank_text();
   fmt::print(stderr, "dtrun-worker{}{}: {}\n", rank.empty() ? "" : " ", rank, error.what());
-  if (const auto path = env::get(environment::kErrorFile); path && !path->empty()) {
-    if (!write_error_file(*path, error))
-      fmt::print(stderr, "dtrun-worker: the error file {} cannot be written\n", *path);
-  }
+  report_to_launcher(error);
+  if (dynamic_cast<const CommError*>(&error) != nullptr) std::this_thread::sleep_for(kAfterPeers);
   return dynamic_cast<const UsageError*>(&error) != nullptr ? kExitUsage : kExitFailure;
 }
 

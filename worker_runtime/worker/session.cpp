@@ -13,6 +13,7 @@
 #include "worker_runtime/core/arena.hpp"
 #include "worker_runtime/ops/cpu_level.hpp"
 #include "worker_runtime/ops/threads.hpp"
+#include "worker_runtime/worker/error_file.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -79,6 +80,17 @@ void Session::print_map() {
     fmt::print("  rank {:<4} {} local rank {} pid {}\n", rank, all[rank].host, all[rank].local_rank, all[rank].pid);
   }
   std::fflush(stdout);
+}
+
+void with_session(const WorkerEnvironment& environment, const SessionOptions& options,
+                  const std::function<void(Session&)>& job) {
+  Session session(environment, options);
+  try {
+    job(session);
+  } catch (const std::exception& error) {
+    report_to_launcher(error);
+    throw;
+  }
 }
 
 }  // namespace dtrun::runtime

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -49,5 +50,10 @@ class Session {
   MemoryAccount account_;
   std::unique_ptr<ProcessGroup> group_;
 };
+
+// Runs `job` with a session. An error of the job is written to the launcher's error file while the session still lives:
+// the peers hear of it only when the group goes, and must not be seen failing first.
+void with_session(const WorkerEnvironment& environment, const SessionOptions& options,
+                  const std::function<void(Session&)>& job);
 
 }  // namespace dtrun::runtime

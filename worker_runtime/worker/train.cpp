@@ -91,17 +91,13 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
   std::fflush(stdout);
 }
 
-}  // namespace
-
-void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run) {
-  check_inputs(config, environment.world_size);
-  Session session(environment, session_options(config));
+void train(Session& session, const TrainConfig& config, bool default_run) {
   session.print_map();
   Trainer trainer(session.group(), session.account(), config);
-  StepLog log(make_log_directory(environment, config.log_dir));
+  StepLog log(make_log_directory(session.environment(), config.log_dir));
   const auto save = default_run ? (log.path().parent_path() / "model.safetensors").string() : config.save;
   if (session.is_first()) {
-    print_plan(trainer, config, environment.world_size);
+    print_plan(trainer, config, session.environment().world_size);
     fmt::print("step log: {} (one per rank)\n", log.path().string());
   }
   Progress progress(config.steps, config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
@@ -119,6 +115,13 @@ void run_train(const WorkerEnvironment& environment, const TrainConfig& config, 
   const auto outcome = trainer.run(want_stop, on_step);
   progress.finish();
   finish(session, trainer, config, outcome, save);
+}
+
+}  // namespace
+
+void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run) {
+  check_inputs(config, environment.world_size);
+  with_session(environment, session_options(config), [&](Session& session) { train(session, config, default_run); });
 }
 
 }  // namespace dtrun::runtime

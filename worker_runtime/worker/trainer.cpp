@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
+#include <utility>
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
@@ -66,6 +68,12 @@ Program checked_program(const Model& model, const ParallelConfig& config, int ra
 void check_inputs(const TrainConfig& config, int world_size) {
   parse_parallel(config.parallel, world_size);
   choose_vocab_size(config, open_dataset(config));
+  for (const auto& [key, path] : std::array{std::pair("save", config.save), std::pair("report", config.report)}) {
+    const auto parent = std::filesystem::path(path).parent_path();
+    if (!path.empty() && !parent.empty() && !std::filesystem::is_directory(parent)) {
+      throw UsageError("train", fmt::format("--{} is \"{}\", there is no directory {}", key, path, parent.string()));
+    }
+  }
   if (!config.init.empty() && !std::filesystem::exists(init_file(config))) {
     throw UsageError("train", fmt::format("--init is \"{}\", there is no file {}", config.init, init_file(config)));
   }
@@ -100,7 +108,7 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
 
 void Trainer::load_initial_values() {
   executor_->fill_initial(static_cast<std::uint64_t>(config_.seed));
-  if (!config_.init.empty() && group_.rank() == 0) {
+  if (!config_.init.empty()) {  // on every rank, so that a bad file is everyone's error
     const SafetensorsReader reader(init_file(config_));
     load_tensors(reader, parameters());
   }
