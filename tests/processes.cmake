@@ -22,3 +22,11 @@ add_dependencies(test_logs probe_worker)
 dtrun_test(test_report unit
   SOURCES unit/launcher/report/error_file_test.cpp unit/launcher/report/failure_report_test.cpp
   DEPS launcher/report LINK dtrun_test_job nlohmann_json::nlohmann_json)
+
+# The built dtrun as a black box. SERIAL: they look at timing, and half of them kill something.
+dtrun_test(test_scenario scenario
+  SOURCES scenario/survivors_test.cpp scenario/job_test.cpp
+  LINK dtrun_test_job TIMEOUT 90)
+target_compile_definitions(test_scenario PRIVATE
+  DTRUN_PROBE_WORKER="$<TARGET_FILE:probe_worker>" DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
+add_dependencies(test_scenario probe_worker dtrun)
