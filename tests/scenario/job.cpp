@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
@@ -117,12 +118,13 @@ std::string join(const std::vector<std::string>& words) {
   return result;
 }
 
-Job::Job(std::vector<std::string> argv, JobOptions options)
-    : token_(new_token()), started_(std::chrono::steady_clock::now()) {
+Job::Job(std::vector<std::string> argv, JobOptions options) : token_(new_token()) {
   const auto environment = environment_of(options, token_);
   const auto in = directory_.file("in"), out = directory_.file("out"), error = directory_.file("err");
   std::ofstream(in) << options.stdin_text;
   winsize size{50, 200, 0, 0};
+  int started[2];
+  if (::pipe2(started, O_CLOEXEC) != 0) throw std::runtime_error("pipe failed");
   pid_ = options.terminal ? ::forkpty(&terminal_, nullptr, nullptr, &size) : ::fork();
   if (pid_ < 0) throw std::runtime_error("fork failed");
   if (pid_ == 0) {
@@ -134,6 +136,13 @@ Job::Job(std::vector<std::string> argv, JobOptions options)
     }
     become(argv, environment);
   }
+  // Wait for the exec: until then the child is a copy of this test, with its signal handlers.
+  ::close(started[1]);
+  char nothing = 0;
+  while (::read(started[0], &nothing, 1) < 0 && errno == EINTR) {
+  }
+  ::close(started[0]);
+  started_ = std::chrono::steady_clock::now();
   if (terminal_ >= 0) ::fcntl(terminal_, F_SETFL, O_NONBLOCK | ::fcntl(terminal_, F_GETFL));
 }
 

@@ -90,7 +90,7 @@ TEST_CASE("a hundred restarts leave no descriptor and no zombie") {
 
 TEST_CASE("console lines are whole and carry their rank") {
   constexpr int kRanks = 4, kLines = 2000;
-  Job job(dtrun_argv({"--nproc-per-node=4"}, {"lines=" + std::to_string(kLines)}));
+  Job job(dtrun_argv({"--nproc-per-node=4", "--log-prefix=[rank${rank}] "}, {"lines=" + std::to_string(kLines)}));
   CHECK(job.wait(20s) == ExitStatus{});
   for (const auto& [stream, text] : {std::pair<std::string, std::string>{"out", job.out()}, {"err", job.error()}}) {
     std::map<int, int> next;
