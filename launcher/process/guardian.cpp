@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -48,6 +49,25 @@ void set_disposition(int signal, void (*handler)(int)) {
   ::sigaction(signal, &action, nullptr);
 }
 
+// For a handler that never returns. By raw system call, because ThreadSanitizer's sigaction() puts handlers off until
+// the program makes its next call, and the program may be waiting for something that only the handler can end.
+void set_final_handler(int signal, void (*handler)(int)) {
+  struct {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    unsigned long mask;
+  } action{handler, 0, nullptr, ~0UL};
+#ifdef __x86_64__
+  constexpr unsigned long kRestorer = 0x04000000;  // SA_RESTORER: demanded by the kernel, used on return only
+  action.flags = kRestorer;
+  action.restorer = [] {};
+#endif
+  if (::syscall(SYS_rt_sigaction, signal, &action, nullptr, sizeof action.mask) != 0) {
+    throw_errno("launcher", "cannot watch for the guardian's end");
+  }
+}
+
 sigset_t signals_of_guardian() {
   sigset_t set;
   ::sigemptyset(&set);
@@ -63,7 +83,7 @@ void set_up_agent(pid_t guardian, const sigset_t& mask) {
   // Being in the background must not stop us when we write to a terminal with "stty tostop".
   set_disposition(SIGTTOU, SIG_IGN);
   set_disposition(SIGPIPE, SIG_IGN);  // a console reader that leaves must not end the job; workers get the default back
-  set_disposition(guardian_died_signal(), kill_everything_and_leave);
+  set_final_handler(guardian_died_signal(), kill_everything_and_leave);
   become_subreaper();
   sigset_t agent_mask = mask;
   ::sigdelset(&agent_mask, guardian_died_signal());
