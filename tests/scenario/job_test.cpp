@@ -47,12 +47,10 @@ TEST_CASE("a program that is missing or not executable has the shell's code, and
 }
 
 TEST_CASE("death is noticed at once") {
-  Job job(dtrun_argv({"--nproc-per-node=2"}, {"rank=0", "print=ready", "forever"}));
-  REQUIRE(eventually([&] { return job.out().find("ready") != std::string::npos; }));
-  Job other(dtrun_argv({"--nproc-per-node=2"}, {"rank=0", "print=ready", "sleep=0.3", "die=KILL", "end", "forever"}));
-  CHECK(other.wait(10s) == ExitStatus{.code = 137});
-  // Start, 0.3 s, and the peers' stop: the rest is dtrun's.
-  CHECK(other.running_time() < 600ms);
+  Job job(dtrun_argv({"--nproc-per-node=2"}, {"rank=0", "sleep=0.3", "die=KILL", "end", "forever"}));
+  CHECK(job.wait(10s) == ExitStatus{.code = 137});
+  // Start, 0.3 s, and the peer's stop: the rest is dtrun's.
+  CHECK(job.running_time() < 600ms);
 }
 
 TEST_CASE("restarts count up to the limit, with a fresh place for every attempt") {
@@ -178,5 +176,6 @@ TEST_CASE("a grandchild that keeps the output open costs nothing and delays noth
   const auto after = ticks();
   CHECK(after - before <= 2);
   CHECK(job.wait(5s) == ExitStatus{});
-  CHECK(job.running_time() < 1500ms);
+  // Half a second of its own, then at most one second in which the grandchild may still write (a `tee`, say).
+  CHECK(job.running_time() < 1900ms);
 }
