@@ -23,7 +23,11 @@ Arena::Arena(MemoryTag tag, MemoryAccount& account) : pool_(std::make_shared<Poo
 std::shared_ptr<Storage> Arena::allocate(std::size_t bytes) {
   const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   std::byte* data = nullptr;
-  if (const auto found = pool_->free_blocks.find(rounded); found != pool_->free_blocks.end()) {
+  std::size_t block_bytes = rounded;
+  // Best fit; a block more than an eighth too large is left for those it was made for.
+  if (const auto found = pool_->free_blocks.lower_bound(rounded);
+      found != pool_->free_blocks.end() && found->first <= rounded + rounded / 8) {
+    block_bytes = found->first;
     data = found->second;
     pool_->free_blocks.erase(found);
   } else {
@@ -31,9 +35,9 @@ std::shared_ptr<Storage> Arena::allocate(std::size_t bytes) {
     pool_->reserved += rounded;
   }
   pool_->account.add(pool_->tag, rounded);
-  return std::make_shared<Storage>(data, bytes, [pool = pool_, rounded](std::byte* block, std::size_t) {
+  return std::make_shared<Storage>(data, bytes, [pool = pool_, rounded, block_bytes](std::byte* block, std::size_t) {
     pool->account.remove(pool->tag, rounded);
-    pool->free_blocks.emplace(rounded, block);
+    pool->free_blocks.emplace(block_bytes, block);
   });
 }
 

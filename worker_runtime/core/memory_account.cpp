@@ -4,12 +4,18 @@ namespace dtrun::runtime {
 
 std::string_view name_of(MemoryTag tag) {
   switch (tag) {
-    case MemoryTag::param: return "param";
-    case MemoryTag::grad: return "grad";
-    case MemoryTag::optimizer: return "optimizer";
-    case MemoryTag::activation: return "activation";
-    case MemoryTag::comm: return "comm";
-    case MemoryTag::work: return "work";
+    case MemoryTag::param:
+      return "param";
+    case MemoryTag::grad:
+      return "grad";
+    case MemoryTag::optimizer:
+      return "optimizer";
+    case MemoryTag::activation:
+      return "activation";
+    case MemoryTag::comm:
+      return "comm";
+    case MemoryTag::work:
+      return "work";
   }
   return "?";
 }
@@ -27,7 +33,8 @@ void MemoryAccount::remove(MemoryTag tag, std::size_t bytes) noexcept {
 }
 
 void MemoryAccount::reset_peaks() noexcept {
-  for (Entry& entry : entries_) entry.peak.store(entry.current.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  for (Entry& entry : entries_)
+    entry.peak.store(entry.current.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 }  // namespace dtrun::runtime

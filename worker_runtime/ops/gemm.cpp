@@ -9,7 +9,7 @@
 namespace dtrun::runtime::ops {
 namespace {
 
-constexpr std::int64_t kDepth = 256;      // inner dimension of one pass: a sliver of B stays in the first-level cache
+constexpr std::int64_t kDepth = 384;      // inner dimension of one pass: a sliver of B stays near the first-level cache
 constexpr std::int64_t kPanel = 4096;     // rows or columns packed at a time: bounds the workspace to 4 MiB each
 constexpr std::int64_t kBlockRows = 240;  // rows of one chunk: their part of A stays in the second-level cache
 constexpr std::int64_t kBlockCols = 512;

@@ -3,13 +3,22 @@
 
 namespace dtrun::runtime::ops::DTRUN_LEVEL {
 
+// Packing goes through a few k at a time for all slivers or tiles, so that it reads whole stretches of memory: one
+// sliver after another would read a line or two of every page.
+static constexpr std::int64_t kPackDepth = 8;
+
 void pack_b(const float* b, std::int64_t ldb, bool transposed, std::int64_t depth, std::int64_t cols, float* packed) {
-  for (std::int64_t n = 0; n < cols; n += kTileCols) {
-    const std::int64_t width = cols - n < kTileCols ? cols - n : kTileCols;
-    if (transposed) {
-      pack_sliver_transposed(b + n * ldb, ldb, depth, width, packed + n * depth);
-    } else {
-      pack_sliver(b + n, ldb, depth, width, packed + n * depth);
+  const std::int64_t step = transposed ? depth : kPackDepth;
+  for (std::int64_t k = 0; k < depth; k += step) {
+    const std::int64_t part = depth - k < step ? depth - k : step;
+    for (std::int64_t n = 0; n < cols; n += kTileCols) {
+      const std::int64_t width = cols - n < kTileCols ? cols - n : kTileCols;
+      float* const to = packed + n * depth + k * kTileCols;
+      if (transposed) {
+        pack_sliver_transposed(b + n * ldb, ldb, depth, width, to);
+      } else {
+        pack_sliver(b + k * ldb + n, ldb, part, width, to);
+      }
     }
   }
 }
@@ -35,9 +44,13 @@ static_assert(kTileRows <= 12);
 
 void pack_a(const float* a, std::int64_t lda, std::int64_t depth, std::int64_t rows, float* packed) {
   const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  for (std::int64_t i = 0; i < tiles; ++i) {
-    const std::int64_t begin = tile_begin(rows, tiles, i);
-    kPackTile[tile_begin(rows, tiles, i + 1) - begin - 1](a + begin, lda, depth, packed + begin * depth);
+  for (std::int64_t k = 0; k < depth; k += kPackDepth) {
+    const std::int64_t part = depth - k < kPackDepth ? depth - k : kPackDepth;
+    for (std::int64_t i = 0; i < tiles; ++i) {
+      const std::int64_t begin = tile_begin(rows, tiles, i);
+      const std::int64_t height = tile_begin(rows, tiles, i + 1) - begin;
+      kPackTile[height - 1](a + k * lda + begin, lda, part, packed + begin * depth + k * height);
+    }
   }
 }
 

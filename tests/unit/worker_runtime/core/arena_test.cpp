@@ -33,3 +33,24 @@ TEST_CASE("a block may outlive its arena") {
   block.reset();
   CHECK(account.current(MemoryTag::param) == 0);
 }
+
+TEST_CASE("a slightly larger free block is reused, a much larger one is not, and the account stays exact", "[arena]") {
+  using namespace dtrun::runtime;
+  MemoryAccount account;
+  Arena arena(MemoryTag::work, account);
+  arena.allocate(6400).reset();
+  auto close = arena.allocate(6336);  // takes the block of 6400
+  CHECK(arena.reserved() == 6400);
+  CHECK(account.current(MemoryTag::work) == 6336);
+  close.reset();
+  auto again = arena.allocate(6400);  // the block kept its size
+  auto small = arena.allocate(64);
+  CHECK(arena.reserved() == 6464);
+  CHECK(account.current(MemoryTag::work) == 6464);
+  again.reset();
+  small.reset();
+  auto half = arena.allocate(3200);  // 6400 would waste half
+  CHECK(arena.reserved() == 6464 + 3200);
+  half.reset();
+  CHECK(account.current(MemoryTag::work) == 0);
+}
