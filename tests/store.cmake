@@ -3,3 +3,31 @@ dtrun_test(test_store unit
   SOURCES unit/rendezvous/wire/request_parser_test.cpp unit/rendezvous/store/key_space_test.cpp
           unit/rendezvous/store/stores_test.cpp
   DEPS rendezvous/wire rendezvous/store LINK fmt::fmt-header-only)
+
+dtrun_test(test_store_server integration
+  SOURCES integration/store/fixture.cpp integration/store/vectors_test.cpp integration/store/limits_test.cpp
+          integration/store/client_test.cpp integration/store/history_test.cpp
+  DEPS rendezvous/server rendezvous/client LINK nlohmann_json::nlohmann_json fmt::fmt-header-only)
+target_compile_definitions(test_store_server PRIVATE
+  DTRUN_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}/data" DTRUN_STORE_TOOL="$<TARGET_FILE:dtrun-store>")
+add_dependencies(test_store_server dtrun-store)
+
+# A million executions: scripts/fuzz_store.sh. Here a short run, so that the target cannot rot.
+add_test(NAME "fuzz: store parser" COMMAND ${CMAKE_SOURCE_DIR}/scripts/fuzz_store.sh 20000)
+set_tests_properties("fuzz: store parser" PROPERTIES LABELS fuzz TIMEOUT 180 SKIP_RETURN_CODE 77
+  ENVIRONMENT "DTRUN_FUZZ_DIR=${CMAKE_BINARY_DIR}/fuzz")
+
+# PyTorch's client against our server and our client against PyTorch's server: the newest torch, and Debian's when python3-torch is installed.
+add_executable(store_torch_probe integration/store/torch_probe.cpp)
+target_link_libraries(store_torch_probe PRIVATE dtrun_flags dtrun_rendezvous_client)
+if(DEFINED ENV{DTRUN_TORCH_PYTHON})
+  set(torch_python $ENV{DTRUN_TORCH_PYTHON})
+else()
+  set(torch_python $ENV{HOME}/.cache/dtrun-torch/bin/python)
+endif()
+foreach(kind newest debian)
+  add_test(NAME "parity: store with PyTorch (${kind})"
+    COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/store/torch_store_test.py
+            $<IF:$<STREQUAL:${kind},newest>,${torch_python},/usr/bin/python3> $<TARGET_FILE:dtrun-store> $<TARGET_FILE:store_torch_probe>)
+  set_tests_properties("parity: store with PyTorch (${kind})" PROPERTIES LABELS parity TIMEOUT 240 SKIP_RETURN_CODE 77)
+endforeach()

@@ -144,7 +144,11 @@ void Session::account() {
 
 void Session::fail(std::string_view why) {
   if (failed()) return;
-  if (!why.empty()) log_closed_client(socket_.value(), why);
+  if (!why.empty()) {
+    log_closed_client(socket_.value(), why);
+    // The requests before the bad one were answered: let the answers out, if the kernel takes them.
+    if (unsent() > 0) (void)!::send(socket_.value(), out_.data() + sent_, unsent(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
   leave();
   // Closing takes it out of the poller. Registered waits are dropped now: nobody else's change may wake this session.
   context_.space.cancel(*this);

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -9,8 +10,20 @@
 #include "rendezvous/store_tool/commands.hpp"
 
 namespace dtrun::rendezvous {
+namespace {
+
+// As many clients as the system lets this process have. Nothing here uses select(2).
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
 
 int serve(const std::string& host, std::uint16_t port, bool serve_1x) {
+  raise_descriptor_limit();
   // One thread: Asio needs no locks.
   boost::asio::io_context io(1);
   StoreServerOptions options;
