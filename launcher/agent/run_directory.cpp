@@ -71,7 +71,12 @@ RunDirectory::RunDirectory(const std::optional<std::string>& log_directory, cons
   } else {
     base = temporary_ = make_unique(temporary_base + "/dtrun_");
   }
-  run_ = make_unique(fmt::format("{}/{}_", base, run_id));
+  try {
+    run_ = make_unique(fmt::format("{}/{}_", base, run_id));
+  } catch (...) {
+    if (!temporary_.empty()) ::rmdir(temporary_.c_str());
+    throw;
+  }
 }
 
 std::string RunDirectory::attempt(int number) const {
@@ -93,10 +98,11 @@ void RunDirectory::make_attempt(int number, int workers) {
 }
 
 bool RunDirectory::prune(bool success) noexcept {
-  if (!exists()) return false;
-  if (temporary_.empty()) return true;
+  if (temporary_.empty()) return exists();
   try {
-    return prune_below(temporary_, success);
+    const bool left = prune_below(temporary_, success);
+    if (!left) temporary_.clear(), run_.clear();
+    return left;
   } catch (...) {
     return true;  // out of memory: leave it all
   }

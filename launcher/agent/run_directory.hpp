@@ -16,6 +16,10 @@ class RunDirectory {
   RunDirectory(const std::optional<std::string>& log_directory, const std::string& temporary_base,
                const std::string& run_id);
 
+  ~RunDirectory() { prune(false); }  // also when an exception ends the run
+  RunDirectory(const RunDirectory&) = delete;
+  RunDirectory& operator=(const RunDirectory&) = delete;
+
   bool exists() const { return !run_.empty(); }
   // <base>/<run id>_<random>; empty without a directory.
   const std::string& path() const { return run_; }

@@ -174,6 +174,10 @@ TEST_CASE("nothing stays in the temporary directory unless a worker wrote there"
   CHECK(fs::is_empty(directory.path()));
   CHECK(run(shell({}, "exit 1"), options).code == 1);
   CHECK(fs::is_empty(directory.path()));
+  CHECK(run({"--local-addr=192.0.2.1", "/bin/true"}, options).code == 2);
+  CHECK(run({"--no-python", "/nonexistent/program"}, options).code == 127);
+  CHECK(run({"--rdzv-id=" + std::string(300, 'x'), "--master-port=0", "/bin/true"}, options).code == 75);
+  CHECK(fs::is_empty(directory.path()));
   CHECK(run(shell({}, "echo x > $DTRUN_LOG_DIR/mine"), options).code == 0);
   CHECK_FALSE(fs::is_empty(directory.path()));
 }
