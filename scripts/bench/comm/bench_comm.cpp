@@ -1,7 +1,8 @@
-// bench_comm [--ranks N] [--op all_reduce] [--private] [--budget-ms M] [BYTES...]: our side of the comparison. Forks N
-// ranks, which meet in a temporary directory, and prints one line per size: bytes, best and median microseconds of a
-// call, bus GB/s.
+// bench_comm [--ranks N] [--op all_reduce] [--private] [--overhead] [--budget-ms M] [BYTES...]: our side of the
+// comparison. Forks N ranks, which meet in a temporary directory, and prints one line per size: bytes, best and median
+// microseconds of a call, bus GB/s.
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@ namespace {
 
 struct Arguments {
   int ranks = 2;
+  bool overhead = false;
   BenchmarkCase base;
   std::vector<std::size_t> sizes;
 };
@@ -44,6 +46,8 @@ Arguments parse(int argc, char* argv[]) {
       result.ranks = std::stoi(value());
     } else if (word == "--op") {
       result.base.op = op_of(value());
+    } else if (word == "--overhead") {
+      result.overhead = true;
     } else if (word == "--private") {
       result.base.registered = false;
     } else if (word == "--budget-ms") {
@@ -60,6 +64,23 @@ int run_rank(const Arguments& arguments, const std::filesystem::path& directory,
   try {
     test::DirectoryStore store(directory);
     const auto group = create_process_group("shm", store, rank, arguments.ranks, {.timeout = std::chrono::seconds(60)});
+    // mpirun binds its ranks to cores too.
+    if (arguments.ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
+      cpu_set_t core;
+      CPU_ZERO(&core);
+      CPU_SET(static_cast<unsigned>(rank), &core);
+      ::sched_setaffinity(0, sizeof(core), &core);
+    }
+    if (arguments.overhead) {
+      // A group of one rank of many: everything but the waiting.
+      const std::vector<int> alone{rank};
+      const auto self = group->split(alone, "alone");
+      const auto result = benchmark(*self, {.op = CommOp::barrier, .bytes = 0, .budget = arguments.base.budget});
+      if (rank == 0)
+        fmt::print("descriptor, check and record: best {:.0f} ns, median {:.0f} ns\n", result.best_us * 1e3,
+                   result.median_us * 1e3);
+      return 0;
+    }
     for (const std::size_t bytes : arguments.sizes) {
       BenchmarkCase which = arguments.base;
       which.bytes = bytes;

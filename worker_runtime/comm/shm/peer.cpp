@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -37,6 +39,20 @@ std::string host_name() {
 
 }  // namespace
 
+namespace {
+
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return {0};
+  for (unsigned core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(static_cast<int>(core));
+  }
+  return cores;
+}
+
+}  // namespace
+
 Address Address::of(const Pool& pool, const Place& control) {
   const PoolHeader& header = pool.header();
   return {.pid = ::getpid(),
@@ -45,12 +61,13 @@ Address Address::of(const Pool& pool, const Place& control) {
           .token = header.token,
           .control = control,
           .host = host_identity(),
-          .host_name = shm::host_name()};
+          .host_name = shm::host_name(),
+          .cores = usable_cores()};
 }
 
 std::string Address::encode() const {
-  return fmt::format("dtrun-shm-1 {} {} {} {} {} {} {} {} {}", pid, fd, bytes, token[0], token[1], control.segment,
-                     control.offset, host, host_name);
+  return fmt::format("dtrun-shm-1 {} {} {} {} {} {} {} {} {} {}", pid, fd, bytes, token[0], token[1], control.segment,
+                     control.offset, host, host_name, fmt::join(cores, " "));
 }
 
 Address Address::decode(std::string_view text) {
@@ -61,6 +78,7 @@ Address Address::decode(std::string_view text) {
       result.control.segment >> result.control.offset >> result.host >> result.host_name;
   if (!in || kind != "dtrun-shm-1")
     throw CommError("comm", fmt::format("address of a rank: \"{}\", expected dtrun-shm-1 ...", text));
+  for (int core = 0; in >> core;) result.cores.push_back(core);
   return result;
 }
 

@@ -14,7 +14,7 @@
 
 namespace dtrun::runtime::shm {
 
-// What a rank publishes in the store so that others find its memory. Text: five words and the host.
+// What a rank publishes in the store so that others find its memory. Text: words, then the numbers of its cores.
 struct Address {
   int pid = 0;
   int fd = -1;  // of segment 0
@@ -23,6 +23,7 @@ struct Address {
   Place control;     // of the first group
   std::string host;  // boot, pid namespace and user: equal for ranks that can share memory
   std::string host_name;
+  std::vector<int> cores;  // that the rank may run on
 
   std::string encode() const;
   // Throws CommError for text that no rank of this program wrote.

@@ -1,9 +1,9 @@
 // How the ranks of a ShmGroup find each other: each publishes an Address in the store, maps the others, and meets them
 // once.
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <cstring>
+#include <set>
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/store/store.hpp"
@@ -12,11 +12,6 @@
 namespace dtrun::runtime::shm {
 
 namespace {
-
-int usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 Address await_address(rendezvous::Store& store, const std::string& prefix, int other, const Deadline& deadline,
                       const GroupOptions& options) {
@@ -50,13 +45,13 @@ std::unique_ptr<ProcessGroup> create_shm_group(rendezvous::Store& store, int ran
   auto domain = std::make_shared<Domain>();
   domain->rank = rank;
   domain->pool = Pool::create();
-  domain->spin = usable_cores() >= size * (options.comm_thread ? 2 : 1);
   domain->peers.resize(static_cast<std::size_t>(size));
   std::vector<int> members;
   std::vector<Control*> controls(static_cast<std::size_t>(size));
   Control* own = make_control(*domain->pool, size);
   const Address mine =
       Address::of(*domain->pool, domain->pool->find(reinterpret_cast<std::byte*>(own), control_bytes(size)));
+  std::set<int> cores(mine.cores.begin(), mine.cores.end());
   store.set(fmt::format("{}{}", prefix, rank), mine.encode());
   for (int other = 0; other < size; ++other) {
     const auto index = static_cast<std::size_t>(other);
@@ -71,9 +66,12 @@ std::unique_ptr<ProcessGroup> create_shm_group(rendezvous::Store& store, int ran
                       "namespace and one user for backend shm",
                       options.name, rank, mine.host_name, mine.host, other, theirs.host_name, theirs.host));
     }
+    cores.insert(theirs.cores.begin(), theirs.cores.end());
     domain->peers[index] = std::make_unique<Peer>(other, theirs);
     controls[index] = reinterpret_cast<Control*>(domain->peers[index]->at(theirs.control, control_bytes(size)));
   }
+  // Ranks may be bound to one core each: what counts is what they have together.
+  domain->spin = static_cast<int>(cores.size()) >= size * (options.comm_thread ? 2 : 1);
   auto group = std::make_unique<ShmGroup>(std::move(domain), std::move(members), std::move(controls), rank, options);
   group->barrier();  // everyone has mapped everyone: from here on a rank may finish and go
   group->reset_counters();
