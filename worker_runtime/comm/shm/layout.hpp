@@ -21,7 +21,8 @@ inline constexpr std::uint32_t kMaxSegments = 64;
 inline constexpr std::uint32_t kRecords = 64;           // operations that a control block remembers
 inline constexpr std::uint32_t kMailSlots = 16;         // messages under way per pair and direction
 inline constexpr std::size_t kInlineBytes = 32 * 1024;  // operations up to this size travel inside the control block
-inline constexpr std::size_t kBounceBytes = std::size_t{1} << 20;  // staging chunk of tensors outside shared memory
+inline constexpr std::size_t kBounceBytes =
+    256 * 1024;  // staging chunk of tensors outside shared memory: two fit into a core's cache
 inline constexpr std::size_t kErrorBytes = 8192;
 inline constexpr std::uint32_t kNoSegment = 0xffffffff;
 
