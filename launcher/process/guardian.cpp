@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdarg>
 #include <cstdio>
 #include <vector>
 
@@ -92,6 +93,17 @@ void set_up_agent(pid_t guardian, const sigset_t& mask) {
   if (::getppid() != guardian) kill_everything_and_leave(0);
 }
 
+// One line on stderr; a reader that does not read must not keep the guardian from ending.
+__attribute__((format(printf, 1, 2))) void say(const char* format, ...) {
+  char line[256];
+  std::va_list arguments;
+  va_start(arguments, format);
+  const int size = std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  pollfd ready{STDERR_FILENO, POLLOUT, 0};
+  if (size > 0 && ::poll(&ready, 1, 1000) == 1) ::dprintf(STDERR_FILENO, "dtrun: %s\n", line);
+}
+
 // Single threaded; lives on the guardian's stack.
 class Guardian {
  public:
@@ -137,12 +149,12 @@ class Guardian {
   int finish() {
     const auto left = kill_descendants(kKillBudget, bystanders_);
     for (const auto& process : left) {
-      std::fprintf(stderr, "dtrun: pid %d (state %c, in %s) cannot be killed and was left behind\n", process.pid,
-                   process.state, process.wait_channel.c_str());
+      say("pid %d (state %c, in %s) cannot be killed and was left behind", process.pid, process.state,
+          process.wait_channel.c_str());
     }
     if (status_.signal != 0 && status_.signal != last_signal_) {
-      std::fprintf(stderr, "dtrun: the agent (pid %d) was killed by %s; all processes of the job have been stopped\n",
-                   agent_, signal_name(status_.signal).c_str());
+      say("the agent (pid %d) was killed by %s; all processes of the job have been stopped", agent_,
+          signal_name(status_.signal).c_str());
     }
     return left.empty() ? status_.shell_code() : kExitInfrastructure;
   }

@@ -15,6 +15,10 @@
 
 extern char** environ;
 
+// ThreadSanitizer takes the clone of ChildProcess for a fork and would refuse new threads afterwards. Only read by it.
+extern "C" const char* __tsan_default_options();
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+
 namespace dtrun::tests {
 namespace {
 

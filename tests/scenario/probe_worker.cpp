@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 
 extern char** environ;
@@ -90,7 +91,7 @@ void do_simple(const std::string& name) {
   else if (name == "signals")
     print_signals();
   else if (name == "cwd")
-    std::printf("cwd %s\n", ::get_current_dir_name());
+    std::printf("cwd %s\n", std::filesystem::current_path().c_str());
   else if (name == "close-output")
     ::close(1), ::close(2);
   else if (name == "env") {
