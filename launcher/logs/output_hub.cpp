@@ -25,7 +25,8 @@ namespace {
 constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr int kEventsPerCall = 32;             // with kReadBytes: at most 2 MiB per process()
 constexpr std::size_t kDetachBytes = 1 << 20;  // a pipe holds 64 KiB unless the worker enlarged it
-constexpr auto kPatience = std::chrono::milliseconds(20);
+// Long enough for a reader that waits for a processor on a busy machine; paid once per standstill, not per line.
+constexpr auto kPatience = std::chrono::milliseconds(200);
 
 bool same_file(int a, int b) {
   struct stat first {

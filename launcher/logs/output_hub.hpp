@@ -31,7 +31,7 @@ struct OutputStatistics {
 // waits until event_fd() is readable (for Asio: a stream_descriptor on a dup, async_wait(wait_read)) and calls
 // process(), which does a bounded piece of work. Failures: a full disk or a stuck reader is counted and reported, never
 // passed on to the worker; only attach() throws (no descriptors left). A reader that is merely slow slows the workers
-// down, as any pipe does; one that takes nothing for 20 ms loses lines (counted, with a notice). The process must
+// down, as any pipe does; one that takes nothing for 200 ms loses lines (counted, with a notice). The process must
 // ignore SIGPIPE (run_guarded() sees to that in the agent).
 class OutputHub {
  public:
