@@ -12,6 +12,9 @@ target_compile_definitions(test_store_server PRIVATE
   DTRUN_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}/data" DTRUN_STORE_TOOL="$<TARGET_FILE:dtrun-store>")
 add_dependencies(test_store_server dtrun-store)
 
+add_test(NAME "integration: dtrun-store" COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/store/store_tool_test.py $<TARGET_FILE:dtrun-store>)
+set_tests_properties("integration: dtrun-store" PROPERTIES LABELS integration TIMEOUT 60)
+
 # A million executions: scripts/fuzz_store.sh. Here a short run, so that the target cannot rot.
 add_test(NAME "fuzz: store parser" COMMAND ${CMAKE_SOURCE_DIR}/scripts/fuzz_store.sh 20000)
 set_tests_properties("fuzz: store parser" PROPERTIES LABELS fuzz TIMEOUT 180 SKIP_RETURN_CODE 77
