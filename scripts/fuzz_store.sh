@@ -12,10 +12,10 @@ if [ -z "$clang" ] || ! echo 'extern "C" int LLVMFuzzerTestOneInput(const unsign
   echo "skipped: no clang++ with libFuzzer"
   exit 77
 fi
-"$clang" -std=c++20 -O1 -g -DFMT_HEADER_ONLY=1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root" \
+"$clang" -std=c++20 -O2 -g -DFMT_HEADER_ONLY=1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I"$root" \
   "$root/tests/fuzz/store_parser_fuzz.cpp" "$root/rendezvous/wire/request_parser.cpp" "$root/rendezvous/wire/opcodes.cpp" -o "$out/store_parser_fuzz"
 python3 "$root/tests/fuzz/make_store_seeds.py" "$root/tests/data/wire/store_vectors.json" "$out/seeds"
 mkdir -p "$out/corpus"
 cd "$out"
-./store_parser_fuzz -runs="$runs" -max_len=2048 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 corpus seeds 2>&1 | tail -15
+./store_parser_fuzz -runs="$runs" -max_len=512 -timeout=10 -rss_limit_mb=1024 -print_final_stats=1 corpus seeds 2>&1 | tail -15
 exit "${PIPESTATUS[0]}"

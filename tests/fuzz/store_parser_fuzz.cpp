@@ -68,6 +68,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto stream = all.substr(1 + cuts);
   const auto whole = parse(stream, {}, accept_v1);
   if (parse(stream, all.substr(1, cuts), accept_v1) != whole) std::abort();
-  if (parse(stream, std::string_view("\0", 1), accept_v1) != whole) std::abort();
+  if (stream.size() <= 128 && parse(stream, std::string_view("\0", 1), accept_v1) != whole) std::abort();
   return 0;
 }
