@@ -1,29 +1,34 @@
 #!/usr/bin/env python3
-"""launch [--dtrun PATH] [--repeats N] [--only NAME ...] [--check]: what starting a job costs, dtrun beside torchrun and mpiexec.hydra.
+"""compare.py [--dtrun PATH] [--repeats N] [--only NAME ...] [--check]: what starting a job costs, dtrun beside torchrun and mpiexec.hydra.
 
 Rows, all interleaved (one run of each in turn), median wall time from start to exit:
   fork+exec   /bin/true by itself: the floor
   dtrun       dtrun --nproc-per-node=N --no-python /bin/true, with 1 and 4 workers (and 256 with --many)
   hydra       mpiexec.hydra -n N /bin/true (mpich), where it is installed
   torchrun    torchrun --nproc-per-node=N --no-python /bin/true, where it is installed; few runs, it takes seconds
-Then the memory of the launcher's own processes while one `sleep` worker runs: the sum of VmRSS, and of Pss (shared pages counted once).
---check fails when dtrun misses its bars: 8 ms with one worker, 11 ms with four, 8 MB resident, 250 ms with 256.
+Then the memory of the launcher's own processes while one `sleep` worker runs: the sum of VmRSS, and of Pss (shared pages counted once),
+and for dtrun the gap between a worker's death and the start of the next attempt.
+--check fails when dtrun misses its bars: 8 ms with one worker, 11 ms with four, 8 MB resident, 250 ms with 256, 20 ms between attempts.
 """
 import argparse
+import json
 import os
 import pathlib
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 BARS_MS = {1: 8.0, 4: 11.0, 256: 250.0}
 BAR_RSS_MB = 8.0
+BAR_RESTART_GAP_MS = 20.0
 
 
 def find_programs(args) -> dict[str, list[str]]:
-    root = pathlib.Path(__file__).resolve().parents[2]
+    root = pathlib.Path(__file__).resolve().parents[3]
     candidates = [args.dtrun] if args.dtrun else [root / "build" / p / "bin" / "dtrun" for p in ("release", "dev")]
     dtrun = next((str(c) for c in candidates if c and pathlib.Path(c).exists()), None)
     if dtrun is None:
@@ -127,6 +132,21 @@ def measure_memory(argv: list[str]) -> tuple[float, float, int]:
         os.waitpid(root, 0)
 
 
+def restart_gap_ms(dtrun: str, restarts: int) -> float:
+    """Median time from the end of a failing worker to the start of its successor, as --events tells."""
+    with tempfile.NamedTemporaryFile() as events:
+        argv = [dtrun, f"--max-restarts={restarts}", "--events", events.name, "--no-python", "/bin/false"]
+        subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
+        ended, gaps = None, []
+        for line in pathlib.Path(events.name).read_text().splitlines():
+            event = json.loads(line)
+            if event["event"] == "worker_end":
+                ended = event["monotonic"]
+            elif event["event"] == "worker_start" and ended is not None:
+                gaps.append((event["monotonic"] - ended) * 1e3)
+    return statistics.median(gaps)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtrun")
@@ -153,6 +173,11 @@ def main() -> int:
         print(f"{name:10} {rss:8.1f} {pss:8.1f} {count:10}")
         if name == "dtrun" and rss > BAR_RSS_MB:
             misses.append(f"{rss:.1f} MB resident, bar {BAR_RSS_MB}")
+    if "dtrun" in programs:
+        gap = restart_gap_ms(programs["dtrun"][0], 50)
+        print(f"\ndtrun: {gap:.1f} ms from a worker's death to the next attempt's start (median of 50)")
+        if gap > BAR_RESTART_GAP_MS:
+            misses.append(f"{gap:.1f} ms between attempts, bar {BAR_RESTART_GAP_MS}")
     for miss in misses:
         print("MISSED:", miss)
     return 1 if misses and args.check else 0
