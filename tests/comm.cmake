@@ -5,7 +5,8 @@ dtrun_test(test_comm_unit unit
 dtrun_test(test_comm integration
   SOURCES integration/worker_runtime/comm/verbs_test.cpp integration/worker_runtime/comm/messages_test.cpp
           integration/worker_runtime/comm/failure_test.cpp integration/worker_runtime/comm/group_test.cpp
-  DEPS worker_runtime/comm LINK fmt::fmt-header-only TIMEOUT 120)
+          integration/worker_runtime/comm/tcp_store_test.cpp
+  DEPS worker_runtime/comm rendezvous/client rendezvous/server LINK fmt::fmt-header-only TIMEOUT 120)
 
 # The measuring program of scripts/bench/comm/run.py; built on demand.
 add_executable(bench_comm EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/scripts/bench/comm/bench_comm.cpp)

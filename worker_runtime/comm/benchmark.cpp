@@ -37,10 +37,22 @@ std::function<void()> operation(ProcessGroup& group, CommOp op, const Tensor& wh
   }
 }
 
-double time_of(const std::function<void()>& run, std::size_t iterations) {
-  const auto start = Clock::now();
-  for (std::size_t i = 0; i < iterations; ++i) run();
-  return seconds_since(start) / static_cast<double>(iterations);
+// Seconds of one call. `refresh`: what comes before each call and is not timed; may be empty.
+double time_of(const std::function<void()>& run, const std::function<void()>& refresh, std::size_t iterations) {
+  double seconds = 0;
+  if (refresh) {
+    for (std::size_t i = 0; i < iterations; ++i) {
+      refresh();
+      const auto start = Clock::now();
+      run();
+      seconds += seconds_since(start);
+    }
+  } else {
+    const auto start = Clock::now();
+    for (std::size_t i = 0; i < iterations; ++i) run();
+    seconds = seconds_since(start);
+  }
+  return seconds / static_cast<double>(iterations);
 }
 
 // The largest value of any rank.
@@ -67,16 +79,23 @@ BenchmarkResult benchmark(ProcessGroup& group, const BenchmarkCase& which) {
   const Tensor whole = make(count * n), part = make(count);
   const Tensor other = which.op == CommOp::all_to_all ? make(count * n) : Tensor();
   const auto run = operation(group, which.op, whole, part, other);
+  std::function<void()> refresh;
+  if (which.fresh) {
+    refresh = [&group, whole, round = 0]() mutable {
+      std::ranges::fill(whole.span<float>(), static_cast<float>(++round % 2));
+      group.barrier();
+    };
+  }
 
   // First touch of all pages, then as many iterations per sample as fit: the same number on every rank.
-  time_of(run, 2);
-  const double once = slowest(group, scalar, time_of(run, 3));
+  time_of(run, refresh, 2);
+  const double once = slowest(group, scalar, time_of(run, refresh, 3));
   const double sample = std::chrono::duration<double>(which.budget).count() / kSamples;
   const auto iterations = static_cast<std::size_t>(std::clamp(sample / std::max(once, 1e-7), 1.0, 100'000.0));
   std::vector<double> times;
   for (std::size_t i = 0; i < kSamples; ++i) {
     group.barrier();
-    times.push_back(slowest(group, scalar, time_of(run, iterations)));
+    times.push_back(slowest(group, scalar, time_of(run, refresh, iterations)));
   }
   std::ranges::sort(times);
   BenchmarkResult result{

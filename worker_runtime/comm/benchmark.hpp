@@ -14,6 +14,8 @@ struct BenchmarkCase {
       0;  // all_reduce, broadcast, all_to_all: the tensor; reduce_scatter, all_gather: all parts together
   std::chrono::milliseconds budget{200};  // of measuring, warm-up not counted
   bool registered = true;                 // tensors of ProcessGroup::allocate(); false: ordinary memory
+  bool fresh = false;  // every rank writes its whole tensor again before each call, and that is not timed; false: calls
+                       // follow each other on the same tensor, as in nccl-tests
 };
 
 struct BenchmarkResult {

@@ -1,6 +1,6 @@
-// bench_comm [--ranks N] [--op all_reduce] [--private] [--overhead] [--budget-ms M] [BYTES...]: our side of the
-// comparison. Forks N ranks, which meet in a temporary directory, and prints one line per size: bytes, best and median
-// microseconds of a call, bus GB/s.
+// bench_comm [--ranks N] [--op all_reduce] [--private] [--fresh] [--overhead] [--budget-ms M] [BYTES...]: our side of
+// the comparison. Forks N ranks, which meet in a temporary directory, and prints one line per size: bytes, best and
+// median microseconds of a call, bus GB/s.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -50,6 +50,8 @@ Arguments parse(int argc, char* argv[]) {
       result.overhead = true;
     } else if (word == "--private") {
       result.base.registered = false;
+    } else if (word == "--fresh") {
+      result.base.fresh = true;
     } else if (word == "--budget-ms") {
       result.base.budget = std::chrono::milliseconds(std::stol(value()));
     } else {

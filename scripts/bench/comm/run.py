@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
-"""run.py [--build DIR] [--rounds N]: all-reduce of two processes on this machine: ours, torch Gloo, Open MPI's shared memory.
+"""run.py [--build DIR] [--rounds N] [--fresh] [BYTES...]: all-reduce of two processes on this machine: ours, torch Gloo, Open MPI's shared memory.
 
+In place, f32 sums, processes bound to one core each. By default calls follow each other on the same tensor (as in nccl-tests); with
+--fresh every rank writes its tensor again before each call, which is not timed. "ours" uses tensors of ProcessGroup::allocate(), which
+is what the runtime's buckets are; "ours, private" ordinary memory, as Gloo and Open MPI do.
 Interleaved (one round of each, then the next), best of all rounds and median of the medians, microseconds per call. What is not
 installed is left out with a note. Exit 1 when a bar of the "Done when" list is missed: 10x Gloo up to 4 MiB, 5x at 64 MiB; ahead of
 Open MPI at every size, 5x from 64 KiB up.
@@ -31,32 +34,35 @@ def main():
     parser.add_argument("--build", default=str(HERE.parents[2] / "build" / "release"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget-ms", type=int, default=200)
+    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("sizes", type=int, nargs="*", metavar="BYTES", default=SIZES)
     arguments = parser.parse_args()
-    sizes, budget = [str(size) for size in SIZES], str(arguments.budget_ms)
+    all_sizes = arguments.sizes
+    sizes, budget, fresh = [str(size) for size in all_sizes], str(arguments.budget_ms), "1" if arguments.fresh else "0"
     python = os.environ.get("DTRUN_TORCH_PYTHON", os.path.expanduser("~/.cache/dtrun-torch/bin/python"))
     with tempfile.TemporaryDirectory() as directory:
-        ours = [arguments.build + "/bin/bench_comm", "--budget-ms", budget]
+        ours = [arguments.build + "/bin/bench_comm", "--budget-ms", budget] + (["--fresh"] if arguments.fresh else [])
         commands = {"ours": ours + sizes, "ours, private": ours + ["--private"] + sizes}
         if pathlib.Path(python).exists():
-            commands["gloo"] = [python, str(HERE / "gloo_all_reduce.py"), budget] + sizes
+            commands["gloo"] = [python, str(HERE / "gloo_all_reduce.py"), budget, fresh] + sizes
         else:
             print(f"no PyTorch at {python}: Gloo left out")
         if shutil.which("mpicc") and "Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
             program = directory + "/mpi_all_reduce"
             subprocess.run(["mpicc", "-O2", str(HERE / "mpi_all_reduce.c"), "-o", program], check=True)
             commands["openmpi"] = ["mpirun", "--allow-run-as-root", "-np", "2", "--bind-to", "core", "--mca", "btl", "self,vader",
-                                   program, budget] + sizes
+                                   program, budget, fresh] + sizes
         else:
             print("no Open MPI (apt-get install libopenmpi-dev openmpi-bin): left out")
         rounds = {name: [] for name in commands}
         for _ in range(arguments.rounds):
             for name, command in commands.items():
                 rounds[name].append(measure(command))
-    best = {name: {size: min(r[size][0] for r in results) for size in SIZES} for name, results in rounds.items()}
-    median = {name: {size: statistics.median(r[size][1] for r in results) for size in SIZES} for name, results in rounds.items()}
+    best = {name: {size: min(r[size][0] for r in results) for size in all_sizes} for name, results in rounds.items()}
+    median = {name: {size: statistics.median(r[size][1] for r in results) for size in all_sizes} for name, results in rounds.items()}
     print(f"{'us: best (median)':>18}" + "".join(f"{name:>24}" for name in commands) + "   ratio of best")
     missed = []
-    for size in SIZES:
+    for size in all_sizes:
         cells = "".join(f"{best[name][size]:>12.2f} ({median[name][size]:>9.2f})" for name in commands)
         ratios = []
         for other, bar in (("gloo", 5 if size > 4 << 20 else 10), ("openmpi", 5 if size >= 64 << 10 else 1)):

@@ -11,6 +11,8 @@ namespace {
 constexpr std::size_t kStreamBytes = std::size_t{8} << 20;
 // Up to this size an all_reduce is faster when every rank reduces everything: one wait instead of two.
 constexpr std::size_t kInlineReduceBytes = 16 * 1024;
+// Of one tensor: the blocks of all ranks' tensors together stay well below a core's cache.
+constexpr std::size_t kSweepBytes = std::size_t{32} << 10;
 
 // Part `rank` of `count` elements, cut at cache lines so that no two ranks write one.
 struct Slice {
@@ -116,21 +118,35 @@ void ShmGroup::leave_direct(const Collective& call) {
   }
 }
 
+// Block by block, last block first in every other operation: when a tensor is reduced again, the sweep begins with what
+// the one before has left in the core's cache (a fifth less at 4 MiB); otherwise the direction makes no difference. The
+// results are not written past the caches: their lines are there already, and at 2 ranks that takes 1.4 to 1.7 times as
+// long at 64 MiB and 3 to 6 times at 1 to 4 MiB.
 void ShmGroup::reduce_slices(const Collective& call, const Plan& cut) {
   const Slice slice = slice_of(cut.part, cut.item, rank(), size());
-  for (std::size_t other = 0; other < sources_.size(); ++other) {
-    sources_[other] += slice.first * cut.item;
-    outputs_[other] = const_cast<std::byte*>(sources_[other]);  // in place: the tensors of all ranks
+  const std::size_t block = kSweepBytes / cut.item;
+  const std::size_t blocks = (slice.count + block - 1) / block;
+  const bool backwards = sequence_ % 2 != 0;
+  auto move_to = [this, &cut, at = std::size_t{0}](std::size_t element) mutable {
+    const std::ptrdiff_t distance = static_cast<std::ptrdiff_t>(element) - static_cast<std::ptrdiff_t>(at);
+    for (std::size_t other = 0; other < sources_.size(); ++other) {
+      sources_[other] += distance * static_cast<std::ptrdiff_t>(cut.item);
+      outputs_[other] = const_cast<std::byte*>(sources_[other]);  // in place: the tensors of all ranks
+    }
+    at = element;
+  };
+  for (std::size_t k = 0; k < blocks; ++k) {
+    const std::size_t first = (backwards ? blocks - 1 - k : k) * block;
+    move_to(slice.first + first);
+    kernels().reduce({.dtype = cut.dtype,
+                      .op = call.reduce,
+                      .ranks = size(),
+                      .sources = sources_.data(),
+                      .outputs = outputs_.data(),
+                      .output_count = size(),
+                      .count = std::min(block, slice.count - first),
+                      .stream = false});
   }
-  kernels().reduce(
-      {.dtype = cut.dtype,
-       .op = call.reduce,
-       .ranks = size(),
-       .sources = sources_.data(),
-       .outputs = outputs_.data(),
-       .output_count = size(),
-       .count = slice.count,
-       .stream = false});  // in place the lines are in the cache already: measured, past the caches takes 1.5x as long
 }
 
 // Chunk j lies in bounce buffer j % 2. Waiting for all ranks to post chunk j + 1 proves that they have consumed chunk
