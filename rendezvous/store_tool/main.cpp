@@ -1,6 +1,10 @@
 // dtrun-store: a c10d store by itself, and a command-line client for any.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/log.hpp"
@@ -15,7 +19,7 @@ constexpr std::uint16_t kDefaultPort = 29500;
 
 struct Arguments {
   std::string host = "127.0.0.1", endpoint = "127.0.0.1:29500", key, value;
-  std::uint16_t port = kDefaultPort;
+  int port = kDefaultPort;
   bool only_2x = false;
   std::int64_t delta = 1, changes = 0;
   double timeout = 10, interval = 0.2;
@@ -38,12 +42,13 @@ CLI::App* client_command(CLI::App& app, Arguments& a, const char* name, const ch
 }
 
 void describe(CLI::App& app, Arguments& a) {
+  app.set_version_flag("--version", "dtrun-store " DTRUN_VERSION);
   app.require_subcommand(1);
   auto* serving = app.add_subcommand("serve", "run a store until it is stopped");
-  serving->add_option("--port", a.port, "0: any free port")->capture_default_str();
+  serving->add_option("--port", a.port, "0: any free port")->check(CLI::Range(0, 65535))->capture_default_str();
   serving->add_option("--host", a.host, "the address to bind")->capture_default_str();
   serving->add_flag("--only-2x", a.only_2x, "refuse PyTorch 1.x clients and silent connections");
-  serving->callback([&a] { a.code = serve(a.host, a.port, !a.only_2x); });
+  serving->callback([&a] { a.code = serve(a.host, static_cast<std::uint16_t>(a.port), !a.only_2x); });
 
   auto* getting = client_command(app, a, "get", "wait for a key and print its value");
   getting->add_option("key", a.key)->required();
@@ -71,6 +76,25 @@ void describe(CLI::App& app, Arguments& a) {
   watching->callback([&a] { a.code = watch(a.client(), a.keys, Arguments::milliseconds(a.interval), a.changes); });
 }
 
+// CLI11 only says that a subcommand is missing when the first word is not one.
+std::string usage_text(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  if (dynamic_cast<const CLI::RequiredError*>(&error) == nullptr || !app.get_subcommands().empty() || argc < 2) {
+    return error.what();
+  }
+  std::string names;
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  return fmt::format("unknown command \"{}\", expected one of {}", argv[1], names);
+}
+
+// What was printed must have arrived: a full disk or a closed pipe is a failure, not a value.
+int finish_output(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "dtrun-store: [store] the answer could not be written: %s\n", std::strerror(errno));
+  return code == 0 ? 1 : code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -80,9 +104,13 @@ int main(int argc, char** argv) {
     log::setup({log::level_from_environment(log::Level::warning), ""});
     describe(app, arguments);
     app.parse(argc, argv);
-    return arguments.code;
+    return finish_output(arguments.code);
+  } catch (const CLI::Success& success) {  // --help, --version
+    return finish_output(app.exit(success));
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    std::fprintf(stderr, "dtrun-store: %s\nRun with --help for more information.\n",
+                 usage_text(app, error, argc, argv).c_str());
+    return 2;
   } catch (const UsageError& error) {
     std::fprintf(stderr, "dtrun-store: %s\n", error.what());
     return 2;

@@ -41,7 +41,14 @@ try:
     expect("an address of another machine", tool("serve", "--host", "203.0.113.7", "--port", "0")[0], 2)
     expect("no command", tool()[0], 2)
     expect("an unknown option", tool("get", "--nope", "k")[0], 2)
+    expect("an unknown command names those there are", tool("lst")[2].splitlines()[0].endswith("serve, get, set, add, list, watch"), True)
+    code, out, err = tool("serve", "--port", "99999")
+    expect("a port out of range", (code, "99999" in err and "65535" in err), (2, True))
     expect("help", tool("--help")[0], 0)
+    expect("version", tool("--version")[1].startswith("dtrun-store "), True)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([TOOL, "get", *at, "n"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=20)
+    expect("an answer that cannot be written", (done.returncode, "could not be written" in done.stderr), (1, True))
 finally:
     server.send_signal(signal.SIGTERM)
     server.wait(10)
