@@ -9,7 +9,8 @@
 namespace dtrun::runtime::ops {
 namespace {
 
-constexpr std::int64_t kDepth = 384;      // inner dimension of one pass: a sliver of B stays near the first-level cache
+constexpr std::int64_t kDepth = 256;      // inner dimension of one pass: a sliver of B stays in the first-level cache
+constexpr std::int64_t kPackDepth = 32;   // of which one chunk of packing takes so many, over all rows or columns
 constexpr std::int64_t kPanel = 4096;     // rows or columns packed at a time: bounds the workspace to 4 MiB each
 constexpr std::int64_t kBlockRows = 240;  // rows of one chunk: their part of A stays in the second-level cache
 constexpr std::int64_t kBlockCols = 512;
@@ -34,21 +35,47 @@ struct Range {
   std::int64_t length;
 };
 
-// Packs what one pass needs: op(B)[depth, columns], and op(A)[rows, depth] when A is stored transposed.
-void pack(const Gemm& g, Range rows, const Cut& row_blocks, Range cols, Range depth, float* packed_a, float* packed_b) {
+// Packs op(A)[rows, depth] of an A stored transposed: whole rows of memory, a few at a time.
+void pack_a(const Gemm& g, Range rows, const Cut& row_blocks, Range depth, float* packed) {
   const KernelTable& kernel = kernels();
-  const Cut slivers(cols.length, 4 * kernel.tile_cols, kernel.tile_cols);
-  const std::int64_t a_parts = g.transpose_a ? row_blocks.parts() : 0;
-  parallel_chunks(a_parts + slivers.parts(), [&](std::int64_t i) {
-    if (i < a_parts) {
-      const float* a = g.a + depth.begin * g.m + rows.begin + row_blocks.begin(i);
-      kernel.pack_a(a, g.m, depth.length, row_blocks.length(i), packed_a + row_blocks.begin(i) * depth.length);
-      return;
+  constexpr std::int64_t kStep = 8;
+  parallel_chunks(ceil_div(depth.length, kPackDepth), [&](std::int64_t chunk) {
+    const std::int64_t end = std::min(depth.length, (chunk + 1) * kPackDepth);
+    for (std::int64_t k = chunk * kPackDepth; k < end; k += kStep) {
+      for (std::int64_t i = 0; i < row_blocks.parts(); ++i) {
+        const float* const a = g.a + (depth.begin + k) * g.m + rows.begin + row_blocks.begin(i);
+        kernel.pack_a(a, g.m, std::min(kStep, end - k), row_blocks.length(i), k, depth.length,
+                      packed + row_blocks.begin(i) * depth.length);
+      }
     }
-    const std::int64_t n = slivers.begin(i - a_parts);
-    const std::int64_t ldb = g.transpose_b ? g.k : g.n;
-    const float* b = g.b + (g.transpose_b ? (cols.begin + n) * ldb + depth.begin : depth.begin * ldb + cols.begin + n);
-    kernel.pack_b(b, ldb, g.transpose_b, depth.length, slivers.length(i - a_parts), packed_b + n * depth.length);
+  });
+}
+
+// Packs op(B)[depth, cols]: by columns when it is stored transposed, else like A; `sums` is one row of sums per chunk.
+void pack_b(const Gemm& g, Range cols, Range depth, float* packed, float* sums, std::int64_t sums_stride) {
+  const KernelTable& kernel = kernels();
+  PackB all;
+  all.ldb = g.transpose_b ? g.k : g.n;
+  all.b = g.b + (g.transpose_b ? cols.begin * all.ldb + depth.begin : depth.begin * all.ldb + cols.begin);
+  all.transposed = g.transpose_b;
+  all.depth = all.count = depth.length;
+  all.cols = cols.length;
+  all.packed = packed;
+  const Cut slivers(cols.length, 4 * kernel.tile_cols, kernel.tile_cols);
+  parallel_chunks(g.transpose_b ? slivers.parts() : ceil_div(depth.length, kPackDepth), [&](std::int64_t chunk) {
+    PackB part = all;
+    if (g.transpose_b) {
+      part.b += slivers.begin(chunk) * all.ldb;
+      part.cols = slivers.length(chunk);
+      part.packed += slivers.begin(chunk) * depth.length;
+    } else {
+      const std::int64_t k = chunk * kPackDepth;
+      part.b += k * all.ldb;
+      part.count = std::min(kPackDepth, depth.length - k);
+      part.packed += k * kernel.tile_cols;
+      part.sums = sums != nullptr ? sums + chunk * sums_stride : nullptr;
+    }
+    kernel.pack_b(part);
   });
 }
 
@@ -90,17 +117,24 @@ void gemm(const Gemm& g) {
   const Cut depths(std::max<std::int64_t>(g.k, 1), kDepth, 1);
   const Cut col_panels(g.n, kPanel, kernel.tile_cols);
   const Cut row_panels(g.m, kPanel, kernel.tile_rows);
+  if (g.b_sums != nullptr) std::fill_n(g.b_sums, g.n, 0.0F);
   if (g.m == 0 || g.n == 0) return;
   float* const packed_b = workspace(Scratch::packed_b, col_panels.size * depths.size);
   float* const packed_a = g.transpose_a ? workspace(Scratch::packed_a, row_panels.size * depths.size) : nullptr;
+  const std::int64_t sum_rows = g.b_sums != nullptr ? ceil_div(depths.size, kPackDepth) : 0;
+  float* const sums = sum_rows > 0 ? workspace(Scratch::sums, sum_rows * col_panels.size) : nullptr;
   for (std::int64_t j = 0; j < col_panels.parts(); ++j) {
     const Range cols{col_panels.begin(j), col_panels.length(j)};
     for (std::int64_t p = 0; p < depths.parts(); ++p) {
       const Range depth{depths.begin(p), g.k == 0 ? 0 : depths.length(p)};
+      pack_b(g, cols, depth, packed_b, sums, col_panels.size);
+      for (std::int64_t row = 0; row < ceil_div(sums != nullptr ? depth.length : 0, kPackDepth); ++row) {
+        kernel.add(g.b_sums + cols.begin, sums + row * col_panels.size, g.b_sums + cols.begin, cols.length);
+      }
       for (std::int64_t i = 0; i < row_panels.parts(); ++i) {
         const Range rows{row_panels.begin(i), row_panels.length(i)};
         const Cut row_blocks(rows.length, kBlockRows, kernel.tile_rows);
-        pack(g, rows, row_blocks, cols, depth, packed_a, packed_b);
+        if (g.transpose_a) pack_a(g, rows, row_blocks, depth, packed_a);
         compute(g, rows, row_blocks, cols, depth, packed_a, packed_b);
       }
     }

@@ -17,6 +17,7 @@ struct Gemm {
   float* c = nullptr;           // [m, n], overwritten
   const float* bias = nullptr;  // [n], added to every row, or null
   float* gelu_out = nullptr;    // [m, n] receives gelu(c), or null
+  float* b_sums = nullptr;      // [n] receives the sum over k of each column of B, or null; not with transpose_b
 };
 
 void gemm(const Gemm& product);

@@ -82,8 +82,9 @@ void linear_backward_weight(const Tensor& x, const Tensor& dy, WeightLayout layo
         .a = in_out ? x.data<float>() : dy.data<float>(),
         .transpose_a = true,
         .b = in_out ? dy.data<float>() : x.data<float>(),
-        .c = dweight.data<float>()});
-  if (dbias.defined()) column_sums(dy.data<float>(), out.rows, out.columns, dbias.data<float>());
+        .c = dweight.data<float>(),
+        .b_sums = dbias.defined() && in_out ? dbias.data<float>() : nullptr});
+  if (dbias.defined() && !in_out) column_sums(dy.data<float>(), out.rows, out.columns, dbias.data<float>());
 }
 
 void matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) {

@@ -38,7 +38,7 @@ class Block {
   std::size_t bytes_ = 0;
 };
 
-thread_local Block blocks[3];
+thread_local Block blocks[4];
 
 }  // namespace
 

@@ -7,7 +7,7 @@
 
 namespace dtrun::runtime::ops {
 
-enum class Scratch : std::uint8_t { packed_a, packed_b, kernel };
+enum class Scratch : std::uint8_t { packed_a, packed_b, sums, kernel };
 
 // At least `floats` uninitialised floats, 64-byte aligned, of this thread, until it asks for the same purpose again.
 // Throws std::bad_alloc.

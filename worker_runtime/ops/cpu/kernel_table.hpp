@@ -22,6 +22,19 @@ struct GemmBlock {
   const float* bias = nullptr;  // `cols` elements added to every row, or null
 };
 
+// `count` of the `depth` rows of B[depth, cols], to become slivers of tile_cols columns, each `depth` rows.
+struct PackB {
+  const float* b =
+      nullptr;  // element (k, n) at k * ldb + n, or at n * ldb + k when transposed; at the first of these k
+  std::int64_t ldb = 0;
+  bool transposed = false;
+  std::int64_t depth = 0;
+  std::int64_t count = 0;
+  std::int64_t cols = 0;
+  float* packed = nullptr;  // whole slivers, at the first of these k
+  float* sums = nullptr;    // [whole slivers], receives the sum over these k of each column, or null; not transposed
+};
+
 // Rows of q, k, v of one head, and what goes with them; strides in elements from one token to the next.
 struct AttentionHead {
   const float* q = nullptr;
@@ -55,13 +68,12 @@ struct AdamWFactors {
 struct KernelTable {
   std::int64_t tile_rows;
   std::int64_t tile_cols;
-  // Slivers of B[depth, cols]: element (k, n) at k * ldb + n, or at n * ldb + k when transposed. `packed` has room for
-  // whole slivers.
-  void (*pack_b)(const float* b, std::int64_t ldb, bool transposed, std::int64_t depth, std::int64_t cols,
-                 float* packed);
-  // The rows of one GemmBlock, element (row, k) at k * lda + row; rows * depth floats. Read in place, the lines of such
-  // an A would lie lda apart and fall into few cache sets.
-  void (*pack_a)(const float* a, std::int64_t lda, std::int64_t depth, std::int64_t rows, float* packed);
+  void (*pack_b)(const PackB& part);
+  // k in [k, k + count) of the rows of one GemmBlock, of which packed holds rows * depth; element (row, k + i) at
+  // i * lda + row. Read in place, the lines of such an A would lie lda apart and fall into few
+  // cache sets.
+  void (*pack_a)(const float* a, std::int64_t lda, std::int64_t count, std::int64_t rows, std::int64_t k,
+                 std::int64_t depth, float* packed);
   void (*gemm_block)(const GemmBlock& block);
 
   std::int64_t (*attention_workspace)(std::int64_t time, std::int64_t head_dim);

@@ -5,8 +5,9 @@
 
 namespace dtrun::runtime::ops::DTRUN_LEVEL {
 
-void pack_b(const float* b, std::int64_t ldb, bool transposed, std::int64_t depth, std::int64_t cols, float* packed);
-void pack_a(const float* a, std::int64_t lda, std::int64_t depth, std::int64_t rows, float* packed);
+void pack_b(const PackB& part);
+void pack_a(const float* a, std::int64_t lda, std::int64_t count, std::int64_t rows, std::int64_t k, std::int64_t depth,
+            float* packed);
 void gemm_block(const GemmBlock& block);
 
 std::int64_t attention_workspace(std::int64_t time, std::int64_t head_dim);

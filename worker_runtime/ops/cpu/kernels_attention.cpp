@@ -11,6 +11,18 @@ constexpr std::int64_t kQueryBlock = 64 / kTileRows * kTileRows;
 std::int64_t round_up(std::int64_t n) { return (n + kTileCols - 1) / kTileCols * kTileCols; }
 std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
+// All of B[depth, cols] as slivers.
+void pack(const float* b, std::int64_t ldb, bool transposed, std::int64_t depth, std::int64_t cols, float* packed) {
+  pack_b({.b = b,
+          .ldb = ldb,
+          .transposed = transposed,
+          .depth = depth,
+          .count = depth,
+          .cols = cols,
+          .packed = packed,
+          .sums = nullptr});
+}
+
 // C[rows, cols] of any number of columns, as tiles of one height.
 template <ALayout Layout>
 void product(int rows, std::int64_t cols, std::int64_t depth, const float* a, std::int64_t lda, const float* packed,
@@ -95,8 +107,8 @@ void attention_forward(const AttentionHead& head) {
   float* const k_t = head.workspace;
   float* const v = k_t + head.head_dim * padded;
   float* const scores = v + head.time * round_up(head.head_dim);
-  pack_b(head.k, head.stride, true, head.head_dim, head.time, k_t);
-  pack_b(head.v, head.stride, false, head.time, head.head_dim, v);
+  pack(head.k, head.stride, true, head.head_dim, head.time, k_t);
+  pack(head.v, head.stride, false, head.time, head.head_dim, v);
   for (std::int64_t begin = 0; begin < head.time; begin += kTileRows) {
     const int rows = static_cast<int>(smaller(kTileRows, head.time - begin));
     const std::int64_t keys = begin + rows;
@@ -124,9 +136,9 @@ void attention_backward(const AttentionHead& head) {
   float* const dout_block = q_block + kQueryBlock * round_up(dim);
   float* const p = dout_block + kQueryBlock * round_up(dim);
   float* const ds = p + kQueryBlock * padded;
-  pack_b(head.k, head.stride, true, dim, head.time, k_t);
-  pack_b(head.v, head.stride, true, dim, head.time, v_t);
-  pack_b(head.k, head.stride, false, head.time, dim, k);
+  pack(head.k, head.stride, true, dim, head.time, k_t);
+  pack(head.v, head.stride, true, dim, head.time, v_t);
+  pack(head.k, head.stride, false, head.time, dim, k);
   for (std::int64_t block = 0; block < head.time; block += kQueryBlock) {
     const std::int64_t queries = smaller(kQueryBlock, head.time - block);
     const std::int64_t block_keys = round_up(block + queries);
@@ -147,8 +159,8 @@ void attention_backward(const AttentionHead& head) {
       product<ALayout::rows>(rows, dim, keys, ds + i * padded, padded, k, head.time, head.dq + at * head.stride,
                              head.stride, {});
     }
-    pack_b(head.q + block * head.stride, head.stride, false, queries, dim, q_block);
-    pack_b(head.dout + block * head.out_stride, head.out_stride, false, queries, dim, dout_block);
+    pack(head.q + block * head.stride, head.stride, false, queries, dim, q_block);
+    pack(head.dout + block * head.out_stride, head.out_stride, false, queries, dim, dout_block);
     // Keys of earlier blocks add to what is there, those of this block start their sums.
     for (std::int64_t j = 0; j < block + queries;) {
       const bool earlier = j < block;

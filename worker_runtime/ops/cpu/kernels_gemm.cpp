@@ -7,17 +7,18 @@ namespace dtrun::runtime::ops::DTRUN_LEVEL {
 // sliver after another would read a line or two of every page.
 static constexpr std::int64_t kPackDepth = 8;
 
-void pack_b(const float* b, std::int64_t ldb, bool transposed, std::int64_t depth, std::int64_t cols, float* packed) {
-  const std::int64_t step = transposed ? depth : kPackDepth;
-  for (std::int64_t k = 0; k < depth; k += step) {
-    const std::int64_t part = depth - k < step ? depth - k : step;
-    for (std::int64_t n = 0; n < cols; n += kTileCols) {
-      const std::int64_t width = cols - n < kTileCols ? cols - n : kTileCols;
-      float* const to = packed + n * depth + k * kTileCols;
-      if (transposed) {
-        pack_sliver_transposed(b + n * ldb, ldb, depth, width, to);
+void pack_b(const PackB& p) {
+  const std::int64_t step = p.transposed ? p.count : kPackDepth;
+  for (std::int64_t k = 0; k < p.count; k += step) {
+    const std::int64_t part = p.count - k < step ? p.count - k : step;
+    for (std::int64_t n = 0; n < p.cols; n += kTileCols) {
+      const std::int64_t width = p.cols - n < kTileCols ? p.cols - n : kTileCols;
+      float* const to = p.packed + n * p.depth + k * kTileCols;
+      if (p.transposed) {
+        pack_sliver_transposed(p.b + n * p.ldb, p.ldb, part, width, to);
       } else {
-        pack_sliver(b + k * ldb + n, ldb, part, width, to);
+        pack_sliver(p.b + k * p.ldb + n, p.ldb, part, width, to);
+        if (p.sums != nullptr) add_rows(to, part, k == 0, p.sums + n);
       }
     }
   }
@@ -42,15 +43,13 @@ static_assert(kTileRows <= 12);
 
 }  // namespace
 
-void pack_a(const float* a, std::int64_t lda, std::int64_t depth, std::int64_t rows, float* packed) {
+void pack_a(const float* a, std::int64_t lda, std::int64_t count, std::int64_t rows, std::int64_t k, std::int64_t depth,
+            float* packed) {
   const std::int64_t tiles = (rows + kTileRows - 1) / kTileRows;
-  for (std::int64_t k = 0; k < depth; k += kPackDepth) {
-    const std::int64_t part = depth - k < kPackDepth ? depth - k : kPackDepth;
-    for (std::int64_t i = 0; i < tiles; ++i) {
-      const std::int64_t begin = tile_begin(rows, tiles, i);
-      const std::int64_t height = tile_begin(rows, tiles, i + 1) - begin;
-      kPackTile[height - 1](a + k * lda + begin, lda, part, packed + begin * depth + k * height);
-    }
+  for (std::int64_t i = 0; i < tiles; ++i) {
+    const std::int64_t begin = tile_begin(rows, tiles, i);
+    const std::int64_t height = tile_begin(rows, tiles, i + 1) - begin;
+    kPackTile[height - 1](a + begin, lda, count, packed + begin * depth + k * height);
   }
 }
 

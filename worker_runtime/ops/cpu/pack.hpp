@@ -56,6 +56,18 @@ static inline void pack_sliver(const float* b, std::int64_t ldb, std::int64_t de
   }
 }
 
+// Adds `count` rows of a packed sliver to sums[kTileCols], or starts them.
+static inline void add_rows(const float* packed, std::int64_t count, bool start, float* sums) {
+  VecF sum0 = start ? VecF{} : load(sums);
+  VecF sum1 = start ? VecF{} : load(sums + kWidth);
+  for (std::int64_t k = 0; k < count; ++k) {
+    sum0 += load(packed + k * kTileCols);
+    sum1 += load(packed + k * kTileCols + kWidth);
+  }
+  store(sums, sum0);
+  store(sums + kWidth, sum1);
+}
+
 // One sliver of B stored as b[n * ldb + k].
 static inline void pack_sliver_transposed(const float* b, std::int64_t ldb, std::int64_t depth, std::int64_t cols,
                                           float* packed) {

@@ -32,15 +32,10 @@ struct TileStore {
 template <int Rows, ALayout Layout>
 static void tile(std::int64_t depth, const float* a, std::int64_t lda, const float* b, float* c, std::int64_t ldc,
                  int cols, TileStore how) {
-#pragma GCC unroll 16
-  for (int r = 0; r < Rows; ++r) {
-    __builtin_prefetch(c + r * ldc, 1);
-    __builtin_prefetch(c + r * ldc + kWidth, 1);
-  }
   VecF acc[Rows][2];
 #pragma GCC unroll 16
   for (int r = 0; r < Rows; ++r) acc[r][0] = acc[r][1] = VecF{};
-  for (std::int64_t k = 0; k < depth; ++k) {
+  const auto step = [&](std::int64_t k) __attribute__((always_inline)) {
     const VecF b0 = load(b);
     const VecF b1 = load(b + kWidth);
     b += kTileCols;
@@ -50,7 +45,17 @@ static void tile(std::int64_t depth, const float* a, std::int64_t lda, const flo
       acc[r][0] += value * b0;
       acc[r][1] += value * b1;
     }
+  };
+  // C is fetched a row at a time: all rows at once would hold up A and B.
+  std::int64_t k = 0;
+#pragma GCC unroll 0
+  for (int r = 0; r < Rows; ++r) {
+    __builtin_prefetch(c + r * ldc, 1);
+    __builtin_prefetch(c + r * ldc + kTileCols - 1, 1);
+    const std::int64_t stop = k + 16 < depth ? k + 16 : depth;
+    for (; k < stop; ++k) step(k);
   }
+  for (; k < depth; ++k) step(k);
   if (how.bias != nullptr) {
     const VecF bias0 = load(how.bias);
     const VecF bias1 = load(how.bias + kWidth);
