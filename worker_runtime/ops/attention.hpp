@@ -1,6 +1,6 @@
 // Causal multi-head self-attention, softmax(q k^T / sqrt(head_dim) + causal mask) v, without ever storing the [T, T]
-// probabilities: tiles with a running maximum and sum (Milakov, Gimelshein 2018), recomputed in backward (Dao et al.
-// 2022).
+// probabilities: the scores of a few queries at a time, whole rows up to the diagonal, recomputed in backward from the
+// log of each denominator (Dao et al. 2022).
 #pragma once
 
 #include "worker_runtime/tensor/tensor.hpp"

@@ -12,8 +12,8 @@ namespace {
 constexpr std::int64_t kDepth = 256;      // inner dimension of one pass: a sliver of B stays in the first-level cache
 constexpr std::int64_t kPackDepth = 32;   // of which one chunk of packing takes so many, over all rows or columns
 constexpr std::int64_t kPanel = 4096;     // rows or columns packed at a time: bounds the workspace to 4 MiB each
-constexpr std::int64_t kBlockRows = 240;  // rows of one chunk: their part of A stays in the second-level cache
-constexpr std::int64_t kBlockCols = 512;
+constexpr std::int64_t kBlockRows = 120;  // rows of one chunk
+constexpr std::int64_t kBlockCols = 256;  // columns of one chunk: their part of B stays in the second-level cache
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -85,8 +85,8 @@ void compute(const Gemm& g, Range rows, const Cut& row_blocks, Range cols, Range
   const Cut col_blocks(cols.length, kBlockCols, kernel.tile_cols);
   const bool last = depth.begin + depth.length == g.k;
   parallel_chunks(row_blocks.parts() * col_blocks.parts(), [&](std::int64_t i) {
-    const std::int64_t row_part = i / col_blocks.parts();
-    const std::int64_t col_part = i % col_blocks.parts();
+    const std::int64_t row_part = i % row_blocks.parts();
+    const std::int64_t col_part = i / row_blocks.parts();
     const std::int64_t row = rows.begin + row_blocks.begin(row_part);
     const std::int64_t col = cols.begin + col_blocks.begin(col_part);
     GemmBlock block;

@@ -33,6 +33,12 @@ void product(int rows, std::int64_t cols, std::int64_t depth, const float* a, st
   }
 }
 
+VecI lanes() {
+  VecI v{};
+  for (int i = 0; i < kWidth; ++i) v[i] = i;
+  return v;
+}
+
 // e^(scale (s - max)) over the first `valid` scores, zeros up to `padded`; returns max and the sum. `valid` >= 1.
 struct SoftmaxRow {
   float max;
@@ -40,13 +46,8 @@ struct SoftmaxRow {
 };
 SoftmaxRow softmax_row(float* scores, std::int64_t valid, std::int64_t padded, float scale_by) {
   const float minus_infinity = -__builtin_inff();
-  const VecI lane = [] {
-    VecI v{};
-    for (int i = 0; i < kWidth; ++i) v[i] = i;
-    return v;
-  }();
   const std::int64_t whole = valid / kWidth * kWidth;
-  const VecI in_range = lane < static_cast<std::int32_t>(valid - whole);
+  const VecI in_range = lanes() < static_cast<std::int32_t>(valid - whole);
   VecF peak = broadcast(minus_infinity);
   for (std::int64_t i = 0; i < whole; i += kWidth) peak = max(peak, load(scores + i));
   if (whole < valid) peak = max(peak, in_range ? load(scores + whole) : broadcast(minus_infinity));
@@ -73,11 +74,10 @@ void softmax_backward_row(float* scores, float* dprob, std::int64_t valid, std::
                           float lse, float dot) {
   std::int64_t i = 0;
   for (; i < valid; i += kWidth) {
-    VecF p = exp(load(scores + i) * scale_by - lse);
-    VecF ds = p * (load(dprob + i) - dot) * scale_by;
-    for (std::int64_t j = valid - i; j < kWidth; ++j) p[j] = ds[j] = 0.0F;
+    const VecI in_range = lanes() < static_cast<std::int32_t>(valid - i);
+    const VecF p = in_range ? exp(load(scores + i) * scale_by - lse) : VecF{};
     store(scores + i, p);
-    store(dprob + i, ds);
+    store(dprob + i, in_range ? p * (load(dprob + i) - dot) * scale_by : VecF{});
   }
   for (; i < padded; i += kWidth) {
     store(scores + i, VecF{});

@@ -95,28 +95,34 @@ void layernorm_backward_input(const float* dy, const float* x, const float* gamm
 
 void layernorm_backward_weight(const float* dy, const float* x, const float* mean, const float* rstd, std::int64_t rows,
                                std::int64_t d, std::int64_t cols, float* dgamma, float* dbeta) {
-  for_vectors(
-      cols,
-      [&](std::int64_t i) {
-        VecF totals[2];
-        sum_rows(rows, totals, [&](std::int64_t row, VecF(&part)[2]) {
-          const VecF g = load(dy + row * d + i);
-          part[0] += g * ((load(x + row * d + i) - mean[row]) * rstd[row]);
-          part[1] += g;
-        });
-        store(dgamma + i, totals[0]);
-        store(dbeta + i, totals[1]);
-      },
-      [&](std::int64_t i, std::int64_t c) {
-        VecF totals[2];
-        sum_rows(rows, totals, [&](std::int64_t row, VecF(&part)[2]) {
-          const VecF g = load_some(dy + row * d + i, c);
-          part[0] += g * ((load_some(x + row * d + i, c) - mean[row]) * rstd[row]);
-          part[1] += g;
-        });
-        store_some(dgamma + i, totals[0], c);
-        store_some(dbeta + i, totals[1], c);
-      });
+  constexpr int kVectors = 4;  // side by side, so that whole cache lines are used at every level
+  std::int64_t i = 0;
+  for (; i + kVectors * kWidth <= cols; i += kVectors * kWidth) {
+    VecF totals[2 * kVectors];
+    sum_rows(rows, totals, [&](std::int64_t row, VecF(&part)[2 * kVectors]) {
+      const std::int64_t at = row * d + i;
+      for (int j = 0; j < kVectors; ++j) {
+        const VecF g = load(dy + at + j * kWidth);
+        part[j] += g * ((load(x + at + j * kWidth) - mean[row]) * rstd[row]);
+        part[kVectors + j] += g;
+      }
+    });
+    for (int j = 0; j < kVectors; ++j) {
+      store(dgamma + i + j * kWidth, totals[j]);
+      store(dbeta + i + j * kWidth, totals[kVectors + j]);
+    }
+  }
+  for (; i < cols; i += kWidth) {
+    const std::int64_t c = cols - i < kWidth ? cols - i : kWidth;
+    VecF totals[2];
+    sum_rows(rows, totals, [&](std::int64_t row, VecF(&part)[2]) {
+      const VecF g = load_some(dy + row * d + i, c);
+      part[0] += g * ((load_some(x + row * d + i, c) - mean[row]) * rstd[row]);
+      part[1] += g;
+    });
+    store_some(dgamma + i, totals[0], c);
+    store_some(dbeta + i, totals[1], c);
+  }
 }
 
 void column_sums(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums) {

@@ -35,7 +35,8 @@ static inline void store_some(float* to, VecF value, std::int64_t count) {
   __builtin_memcpy(to, &value, static_cast<std::size_t>(count) * 4);
 }
 
-// The value after rounding: what is added to it cannot be contracted into a fused multiply-add with the product that made it.
+// The value after rounding: what is added to it cannot be contracted into a fused multiply-add with the product that
+// made it.
 static inline VecF rounded(VecF a) {
 #if defined(__x86_64__)
   asm("" : "+v"(a));
@@ -47,22 +48,27 @@ static inline VecF rounded(VecF a) {
 
 static inline VecF max(VecF a, VecF b) { return a > b ? a : b; }
 static inline VecF min(VecF a, VecF b) { return a < b ? a : b; }
+// Element i is what was element i + Step; the last Step elements are of no use.
+template <int Step>
+static inline VecF moved_down(VecF a) {
+  VecI from{};
+  for (int i = 0; i < kWidth; ++i) from[i] = (i + Step) % kWidth;
+  return __builtin_shuffle(a, from);
+}
 // Sum and maximum over the elements, as a tree: halves are folded onto each other.
 static inline float sum(VecF a) {
-  float part[kWidth];
-  __builtin_memcpy(part, &a, sizeof(a));
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) part[i] += part[i + half];
-  }
-  return part[0];
+  if constexpr (kWidth >= 16) a += moved_down<8>(a);
+  if constexpr (kWidth >= 8) a += moved_down<4>(a);
+  a += moved_down<2>(a);
+  a += moved_down<1>(a);
+  return a[0];
 }
 static inline float largest(VecF a) {
-  float part[kWidth];
-  __builtin_memcpy(part, &a, sizeof(a));
-  for (int half = kWidth / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) part[i] = part[i] > part[i + half] ? part[i] : part[i + half];
-  }
-  return part[0];
+  if constexpr (kWidth >= 16) a = max(a, moved_down<8>(a));
+  if constexpr (kWidth >= 8) a = max(a, moved_down<4>(a));
+  a = max(a, moved_down<2>(a));
+  a = max(a, moved_down<1>(a));
+  return a[0];
 }
 
 }  // namespace dtrun::runtime::ops::DTRUN_LEVEL
