@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/error.hpp"
@@ -25,7 +26,9 @@ double seconds(auto time) { return std::chrono::duration<double>(time.time_since
 EventLog::EventLog(const LaunchConfig& config, std::string run_id) : run_id_(std::move(run_id)) {
   if (config.events_file) {
     file_.reset(::open(config.events_file->c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
-    if (!file_) throw_errno("launcher", fmt::format("cannot open the file of --events \"{}\"", *config.events_file));
+    if (!file_)
+      throw UsageError("launcher", fmt::format("--events: {} cannot be written: {}", *config.events_file,
+                                               std::generic_category().message(errno)));
   } else if (config.event_log_handler == "console") {
     file_.reset(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
   }

@@ -15,7 +15,7 @@ namespace dtrun::launcher {
 // Each line: {"schema":1,"sequence":n,"time":epoch seconds,"monotonic":seconds,"run_id":...,"event":...} and the
 // event's own fields; the last one is the only "verdict". Without --events (and --event-log-handler=console) every call
 // returns at once. A file that cannot be written is no reason to stop a job: the first failed write ends the log with a
-// warning. Constructor throws SystemError (no such directory).
+// warning. Constructor throws UsageError (no such directory).
 class EventLog {
  public:
   EventLog(const LaunchConfig& config, std::string run_id);

@@ -15,6 +15,7 @@
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/log.hpp"
+#include "rendezvous/base/whole_file.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
 
 namespace dtrun::launcher {
@@ -59,7 +60,7 @@ void publish(const LaunchConfig& config, const RunResult& result) {
     if (!problem.empty()) print(STDERR_FILENO, fmt::format("dtrun: {}\n", problem));
   }
   if (config.report_file) {
-    problem = write_text_file(*config.report_file, failure_report_json(report));
+    problem = write_file_whole(*config.report_file, failure_report_json(report));
     if (!problem.empty()) print(STDERR_FILENO, fmt::format("dtrun: {}\n", problem));
   }
   print(STDERR_FILENO, render_failure_report(report));
@@ -74,8 +75,10 @@ int run_command(std::span<const std::string> arguments) {
   log::setup({log::level_from_environment(log::Level::warning), ""});
   for (const auto& warning : line.warnings) log::warning("cli", "{}", warning);
   ::signal(SIGPIPE, SIG_IGN);  // a console that closes is noticed at the write
-  if (line.config.report_file)
-    ::unlink(line.config.report_file->c_str());  // of an earlier run: must not speak for this one
+  if (line.config.report_file) {
+    const auto problem = prepare_file_whole(*line.config.report_file);
+    if (!problem.empty()) throw UsageError("launcher", "--report: " + problem);
+  }
   ElasticAgent agent(line.config, make_plan(line.config));
   const auto result = agent.run();
   publish(line.config, result);

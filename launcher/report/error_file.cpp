@@ -12,8 +12,8 @@
 #include <optional>
 #include <system_error>
 
-#include "launcher/report/failure_report.hpp"
 #include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/base/whole_file.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -113,7 +113,7 @@ std::string copy_error_file(const std::string& from, const std::string& to, int 
   if (document.is_object() && document.contains("message") && document["message"].is_object()) {
     document["message"]["errorCode"] = exit_code;
   }
-  return write_text_file(to, document.dump(-1, ' ', true, json::error_handler_t::replace));
+  return write_file_whole(to, document.dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
 }  // namespace dtrun::launcher

@@ -1,16 +1,9 @@
-#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
 #include "launcher/report/failure_report.hpp"
-#include "rendezvous/base/unique_fd.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -52,18 +45,6 @@ ordered_json to_json(const WorkerFailure& failure) {
   return result;
 }
 
-std::string write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n >= 0) {
-      text.remove_prefix(static_cast<std::size_t>(n));
-    } else if (errno != EINTR) {
-      return std::generic_category().message(errno);
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string failure_report_json(const FailureReport& report) {
@@ -81,23 +62,6 @@ std::string failure_report_json(const FailureReport& report) {
   for (const auto& failure : report.others) result["others"].push_back(to_json(failure));
   result["notes"] = report.notes;
   return result.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
-
-std::string write_text_file(const std::string& path, const std::string& text) {
-  struct stat info {};
-  const bool special = ::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode);  // /dev/null, a named pipe
-  const auto target = special ? path : fmt::format("{}.{}.tmp", path, ::getpid());
-  const int flags = special ? O_WRONLY | O_CLOEXEC | O_NONBLOCK : O_WRONLY | O_CLOEXEC | O_CREAT | O_TRUNC;
-  UniqueFd fd(::open(target.c_str(), flags, 0644));
-  const auto problem = [&](const std::string& why) {
-    if (!special) ::unlink(target.c_str());
-    return fmt::format("{} cannot be written: {}", path, why);
-  };
-  if (!fd) return problem(std::generic_category().message(errno));
-  if (const auto error = write_all(fd.value(), text); !error.empty()) return problem(error);
-  fd.reset();
-  if (!special && ::rename(target.c_str(), path.c_str()) != 0) return problem(std::generic_category().message(errno));
-  return {};
 }
 
 }  // namespace dtrun::launcher

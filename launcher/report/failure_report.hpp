@@ -45,7 +45,5 @@ struct FailureReport {
 std::string render_failure_report(const FailureReport& report);
 // One JSON object, schema 1, newline at the end.
 std::string failure_report_json(const FailureReport& report);
-// Writes a text file whole (temporary file + rename). Returns an empty string, or why not.
-std::string write_text_file(const std::string& path, const std::string& text);
 
 }  // namespace dtrun::launcher

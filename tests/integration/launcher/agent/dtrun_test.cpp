@@ -2,12 +2,14 @@
 #include "tests/catch.hpp"
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "tests/scenario/job.hpp"
 
@@ -257,4 +259,34 @@ TEST_CASE("the report file holds the culprit as JSON") {
             .code == 4);
   const auto report = nlohmann::json::parse(read_file(directory.file("report.json")));
   CHECK(report.dump().find("\"rank\":1") != std::string::npos);
+}
+
+TEST_CASE("the report goes into a named pipe, through a link, and never removes what is no regular file") {
+  const TempDirectory directory;
+  REQUIRE(::mkfifo(directory.file("pipe").c_str(), 0600) == 0);
+  fs::create_symlink("real.json", directory.file("link"));
+  CHECK(run(shell({"--report", directory.file("link")}, "exit 4")).code == 4);
+  CHECK(fs::is_symlink(directory.file("link")));
+  CHECK(nlohmann::json::parse(read_file(directory.file("real.json"))).at("exit_code") == 4);
+  CHECK(run(shell({"--report", directory.file("link")}, "exit 0")).code == 0);
+  CHECK_FALSE(fs::exists(directory.file("real.json")));  // an earlier run must not speak for this one
+  std::string text;
+  std::thread reader([&] { text = read_file(directory.file("pipe")); });
+  CHECK(run(shell({"--report", directory.file("pipe")}, "exit 4")).code == 4);
+  reader.join();
+  CHECK(nlohmann::json::parse(text).at("exit_code") == 4);
+  CHECK(fs::is_fifo(directory.file("pipe")));
+}
+
+TEST_CASE("a report or event file that cannot be written is found before any worker starts") {
+  const TempDirectory directory;
+  for (const std::string option : {"--report", "--events"}) {
+    for (const auto& path : {std::string("/no/such/directory/file"), directory.path().string()}) {
+      const auto outcome = run(shell({option, path}, "touch " + directory.file("started")));
+      CHECK(outcome.code == 2);
+      CHECK(lines_of(outcome.error).size() == 1);
+      CHECK_THAT(outcome.error, Catch::Contains(option) && Catch::Contains(path + " cannot be written"));
+    }
+  }
+  CHECK_FALSE(fs::exists(directory.file("started")));
 }

@@ -136,16 +136,3 @@ TEST_CASE("the JSON form says the same") {
   CHECK(json["others"][0]["signal"].is_null());
   CHECK(json["notes"][0] == "n");
 }
-
-TEST_CASE("a text file is written whole or not at all") {
-  const dtrun::tests::TempDirectory directory;
-  CHECK(write_text_file(directory.file("r.json"), "one\n").empty());
-  CHECK(write_text_file(directory.file("r.json"), "two\n").empty());
-  CHECK(dtrun::tests::read_file(directory.file("r.json")) == "two\n");
-  CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), std::filesystem::directory_iterator()) ==
-        1);
-  CHECK(write_text_file("/dev/null", "x").empty());
-  CHECK_THAT(write_text_file("/no/such/dir/r.json", "x"),
-             Catch::Contains("/no/such/dir/r.json") && Catch::Contains("No such file"));
-  CHECK_THAT(write_text_file(directory.path().string(), "x"), Catch::Contains("cannot be written"));
-}
