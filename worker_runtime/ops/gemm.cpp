@@ -9,9 +9,10 @@
 namespace dtrun::runtime::ops {
 namespace {
 
-constexpr std::int64_t kDepth = 256;      // inner dimension of one pass: a sliver of B stays in the first-level cache
-constexpr std::int64_t kPackDepth = 32;   // of which one chunk of packing takes so many, over all rows or columns
-constexpr std::int64_t kPanel = 4096;     // rows or columns packed at a time: bounds the workspace to 4 MiB each
+constexpr std::int64_t kDepth = 256;     // inner dimension of one pass: a sliver of B stays in the first-level cache
+constexpr std::int64_t kPackDepth = 32;  // of which one chunk of packing takes so many, over all rows or columns
+constexpr std::int64_t kPanel =
+    512;  // rows or columns packed at a time: what is packed stays in the second-level cache
 constexpr std::int64_t kBlockRows = 120;  // rows of one chunk
 constexpr std::int64_t kBlockCols = 256;  // columns of one chunk: their part of B stays in the second-level cache
 
@@ -116,27 +117,35 @@ void gemm(const Gemm& g) {
   const KernelTable& kernel = kernels();
   const Cut depths(std::max<std::int64_t>(g.k, 1), kDepth, 1);
   const Cut col_panels(g.n, kPanel, kernel.tile_cols);
-  const Cut row_panels(g.m, kPanel, kernel.tile_rows);
+  const Cut row_panels(g.m, g.transpose_a ? kPanel : g.m, kernel.tile_rows);  // of a packed A
   if (g.b_sums != nullptr) std::fill_n(g.b_sums, g.n, 0.0F);
   if (g.m == 0 || g.n == 0) return;
   float* const packed_b = workspace(Scratch::packed_b, col_panels.size * depths.size);
   float* const packed_a = g.transpose_a ? workspace(Scratch::packed_a, row_panels.size * depths.size) : nullptr;
   const std::int64_t sum_rows = g.b_sums != nullptr ? ceil_div(depths.size, kPackDepth) : 0;
   float* const sums = sum_rows > 0 ? workspace(Scratch::sums, sum_rows * col_panels.size) : nullptr;
-  for (std::int64_t j = 0; j < col_panels.parts(); ++j) {
+  const auto pass = [&](std::int64_t j, std::int64_t p) {
     const Range cols{col_panels.begin(j), col_panels.length(j)};
-    for (std::int64_t p = 0; p < depths.parts(); ++p) {
-      const Range depth{depths.begin(p), g.k == 0 ? 0 : depths.length(p)};
-      pack_b(g, cols, depth, packed_b, sums, col_panels.size);
-      for (std::int64_t row = 0; row < ceil_div(sums != nullptr ? depth.length : 0, kPackDepth); ++row) {
-        kernel.add(g.b_sums + cols.begin, sums + row * col_panels.size, g.b_sums + cols.begin, cols.length);
-      }
-      for (std::int64_t i = 0; i < row_panels.parts(); ++i) {
-        const Range rows{row_panels.begin(i), row_panels.length(i)};
-        const Cut row_blocks(rows.length, kBlockRows, kernel.tile_rows);
-        if (g.transpose_a) pack_a(g, rows, row_blocks, depth, packed_a);
-        compute(g, rows, row_blocks, cols, depth, packed_a, packed_b);
-      }
+    const Range depth{depths.begin(p), g.k == 0 ? 0 : depths.length(p)};
+    pack_b(g, cols, depth, packed_b, sums, col_panels.size);
+    for (std::int64_t row = 0; row < ceil_div(sums != nullptr ? depth.length : 0, kPackDepth); ++row) {
+      kernel.add(g.b_sums + cols.begin, sums + row * col_panels.size, g.b_sums + cols.begin, cols.length);
+    }
+    for (std::int64_t i = 0; i < row_panels.parts(); ++i) {
+      const Range rows{row_panels.begin(i), row_panels.length(i)};
+      const Cut row_blocks(rows.length, kBlockRows, kernel.tile_rows);
+      const bool packed_before = j > 0 && row_panels.parts() == 1;
+      if (g.transpose_a && !packed_before) pack_a(g, rows, row_blocks, depth, packed_a);
+      compute(g, rows, row_blocks, cols, depth, packed_a, packed_b);
+    }
+  };
+  // Either order adds the passes of one element in the order of k; a packed A serves all columns, else C stays near.
+  const std::int64_t passes = depths.parts();
+  for (std::int64_t i = 0; i < passes * col_panels.parts(); ++i) {
+    if (g.transpose_a) {
+      pass(i % col_panels.parts(), i / col_panels.parts());
+    } else {
+      pass(i / passes, i % passes);
     }
   }
 }
