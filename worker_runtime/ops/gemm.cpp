@@ -115,11 +115,11 @@ void compute(const Gemm& g, Range rows, const Cut& row_blocks, Range cols, Range
 
 void gemm(const Gemm& g) {
   const KernelTable& kernel = kernels();
+  if (g.b_sums != nullptr) std::fill_n(g.b_sums, g.n, 0.0F);
+  if (g.m == 0 || g.n == 0) return;
   const Cut depths(std::max<std::int64_t>(g.k, 1), kDepth, 1);
   const Cut col_panels(g.n, kPanel, kernel.tile_cols);
   const Cut row_panels(g.m, g.transpose_a ? kPanel : g.m, kernel.tile_rows);  // of a packed A
-  if (g.b_sums != nullptr) std::fill_n(g.b_sums, g.n, 0.0F);
-  if (g.m == 0 || g.n == 0) return;
   float* const packed_b = workspace(Scratch::packed_b, col_panels.size * depths.size);
   float* const packed_a = g.transpose_a ? workspace(Scratch::packed_a, row_panels.size * depths.size) : nullptr;
   const std::int64_t sum_rows = g.b_sums != nullptr ? ceil_div(depths.size, kPackDepth) : 0;
