@@ -77,10 +77,13 @@ int run_rank(const Arguments& arguments, const std::filesystem::path& directory,
       // A group of one rank of many: everything but the waiting.
       const std::vector<int> alone{rank};
       const auto self = group->split(alone, "alone");
-      const auto result = benchmark(*self, {.op = CommOp::barrier, .bytes = 0, .budget = arguments.base.budget});
-      if (rank == 0)
-        fmt::print("descriptor, check and record: best {:.0f} ns, median {:.0f} ns\n", result.best_us * 1e3,
-                   result.median_us * 1e3);
+      for (const CommOp op : {CommOp::barrier, CommOp::all_reduce}) {
+        const auto result = benchmark(*self, {.op = op, .bytes = 4, .budget = arguments.base.budget});
+        if (rank == 0)
+          fmt::print("{}: best {:.0f} ns, median {:.0f} ns\n",
+                     op == CommOp::barrier ? "descriptor, check and record" : "the same with one element reduced",
+                     result.best_us * 1e3, result.median_us * 1e3);
+      }
       return 0;
     }
     for (const std::size_t bytes : arguments.sizes) {
