@@ -76,6 +76,7 @@ void linear_backward_weight(const Tensor& x, const Tensor& dy, WeightLayout layo
   expect_shape("linear_backward_weight", "dweight", dweight, weight_shape(in.columns, out.columns, layout));
   if (dbias.defined()) expect_shape("linear_backward_weight", "dbias", dbias, Shape{out.columns});
   const bool in_out = layout == WeightLayout::in_out;
+  const bool sums_while_packing = dbias.defined() && in_out && in.columns > 0;
   gemm({.m = in_out ? in.columns : out.columns,
         .n = in_out ? out.columns : in.columns,
         .k = in.rows,
@@ -83,8 +84,8 @@ void linear_backward_weight(const Tensor& x, const Tensor& dy, WeightLayout layo
         .transpose_a = true,
         .b = in_out ? dy.data<float>() : x.data<float>(),
         .c = dweight.data<float>(),
-        .b_sums = dbias.defined() && in_out ? dbias.data<float>() : nullptr});
-  if (dbias.defined() && !in_out) column_sums(dy.data<float>(), out.rows, out.columns, dbias.data<float>());
+        .b_sums = sums_while_packing ? dbias.data<float>() : nullptr});
+  if (dbias.defined() && !sums_while_packing) column_sums(dy.data<float>(), out.rows, out.columns, dbias.data<float>());
 }
 
 void matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) {

@@ -81,6 +81,26 @@ TEST_CASE("a linear layer has the right output and gradients in both weight layo
   });
 }
 
+TEST_CASE("weight and bias gradients are right across passes and panels of the product") {
+  struct Case {
+    std::int64_t rows, in, out;
+  };
+  on_every_level([] {
+    for (const auto& [rows, in, out] : {Case{600, 40, 1060}, Case{300, 1060, 45}, Case{70, 0, 33}}) {
+      const Tensor x = random({rows, in}, 1);
+      const Tensor dy = random({rows, out}, 2);
+      const Tensor dw = empty({in, out});
+      const Tensor db = empty({out});
+      ops::linear_backward_weight(x, dy, ops::WeightLayout::in_out, dw, db);
+      INFO(rows << " rows, " << in << " to " << out);
+      CHECK(error_of(dw, product(x, true, dy, false, in, out, rows), 1.0) < 2e-6);
+      Doubles sums(static_cast<std::size_t>(out));
+      for (std::int64_t i = 0; i < dy.numel(); ++i) sums[static_cast<std::size_t>(i % out)] += dy.data<float>()[i];
+      CHECK(error_of(db, sums, 1.0) < 2e-6);
+    }
+  });
+}
+
 TEST_CASE("the fused linear and GELU equals the two ops one after another, to the bit") {
   on_every_level([] {
     const Tensor x = random({5, 7, 300}, 1);
