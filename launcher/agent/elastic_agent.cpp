@@ -90,6 +90,14 @@ class ElasticAgent::Impl {
     return wind_up();
   }
 
+  // Signals arrive through Asio, also when its loop has ended.
+  bool told_to_hurry() {
+    io_.restart();
+    for (int handlers = 0; handlers < 64 && io_.poll_one() != 0; ++handlers) {
+    }
+    return hurry_from_ && Clock::now() >= *hurry_from_;
+  }
+
  private:
   void listen_to_signals() {
     signals_.add(SIGCHLD);
@@ -114,11 +122,19 @@ class ElasticAgent::Impl {
         reap_ended_children();
       } else {
         const bool stop = is_stop_signal(number);
-        if (stop) stop_signal_ = number;
+        if (stop) note_stop_signal(number);
         events_.signal_received(number);
         react({stop ? Event::Kind::stop_signal : Event::Kind::user_signal, number, {}});
       }
     });
+  }
+
+  void note_stop_signal(int number) {
+    const bool now = stop_signal_ != 0 || state_.phase == Phase::finished;
+    const Seconds grace(now ? 0.0 : std::min(config_.stop.shutdown_grace_seconds(), 86400.0));
+    hurry_from_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
+    // One that comes at the very end stops nothing but the waiting for readers.
+    if (state_.phase != Phase::finished) stop_signal_ = number;
   }
 
   void wait_for_output() {
@@ -209,12 +225,18 @@ class ElasticAgent::Impl {
         events_.worker_started(workers_.size() - 1, workers_[workers_.size() - 1].pid);
       }
     } catch (const SpawnError& error) {
-      start_error_ = error.what();
-      react({Event::Kind::workers_started, workers_.size(), {}});
-      react({Event::Kind::start_failed, error.exit_code(), {}});
-      return;
+      return start_failed(error, error.exit_code());
+    } catch (const SystemError& error) {
+      return start_failed(error, kExitInfrastructure);
     }
     react({Event::Kind::workers_started, workers_.size(), {}});
+  }
+
+  // The ranks that did start are stopped, and reported.
+  void start_failed(const SystemError& error, int exit_code) {
+    start_error_ = error.what() + limit_hint(error.error_number());
+    react({Event::Kind::workers_started, workers_.size(), {}});
+    react({Event::Kind::start_failed, exit_code, {}});
   }
 
   WorkerLaunch launch_of(int rank) {
@@ -268,7 +290,8 @@ class ElasticAgent::Impl {
 
   RunResult wind_up() {
     timer_.cancel();
-    hub_.drain(Deadline::after(kDrainLimit));
+    const auto earliest = Clock::now() + kDrainLimit;
+    hub_.drain(Deadline(earliest), [&] { return told_to_hurry() && Clock::now() >= earliest; });
     note_the_stubborn();
     if (!start_error_.empty() || culprit_failed()) {
       result_.report = failure_report();
@@ -314,6 +337,11 @@ class ElasticAgent::Impl {
     report.world_size = plan_.workers;
     report.restarts_used = state_.attempt;
     report.max_restarts = state_.max_restarts;
+    report.all_output_in_files = workers_.size() == plan_.workers;
+    for (int rank = 0; rank < workers_.size(); ++rank) {
+      const auto& output = workers_[rank].output;
+      if (output.stdout_file.empty() || output.stderr_file.empty()) report.all_output_in_files = false;
+    }
     fill_in_failures(report, {workers_, hub_, directory_, output_.host, state_.attempt}, culprit_, start_error_);
     return report;
   }
@@ -330,6 +358,7 @@ class ElasticAgent::Impl {
   int culprit_ = -1;         // local rank of the first failure of this attempt
   std::string start_error_;  // a worker could not be started: why
   int stop_signal_ = 0;
+  std::optional<Clock::time_point> hurry_from_;  // from then on nobody waits for readers of the console
 
   asio::io_context io_{1};
   OutputHub hub_;
@@ -346,5 +375,6 @@ ElasticAgent::ElasticAgent(const LaunchConfig& config, JobPlan plan)
     : impl_(std::make_unique<Impl>(config, std::move(plan))) {}
 ElasticAgent::~ElasticAgent() = default;
 RunResult ElasticAgent::run() { return impl_->run(); }
+bool ElasticAgent::told_to_hurry() { return impl_->told_to_hurry(); }
 
 }  // namespace dtrun::launcher

@@ -28,6 +28,8 @@ class ElasticAgent {
   ElasticAgent(const LaunchConfig& config, JobPlan plan);
   ~ElasticAgent();
   RunResult run();
+  // After run(), for waits at the end: a stop signal came meanwhile, or the grace period of an earlier one is over.
+  bool told_to_hurry();
 
  private:
   class Impl;

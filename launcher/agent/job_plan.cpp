@@ -1,10 +1,35 @@
 #include "launcher/agent/job_plan.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "launcher/agent/machine.hpp"
 #include "launcher/agent/program.hpp"
 #include "rendezvous/base/env.hpp"
 
 namespace dtrun::launcher {
+
+namespace {
+
+std::vector<std::string> warnings_of(const LaunchConfig& config, const JobPlan& plan) {
+  std::vector<std::string> warnings;
+  const auto& filter = config.logs.local_ranks_filter;
+  const auto exists = [&](int rank) { return rank >= 0 && rank < plan.workers; };
+  const auto missing = std::find_if_not(filter.begin(), filter.end(), exists);
+  if (missing != filter.end()) {
+    const bool all = std::none_of(filter.begin(), filter.end(), exists);
+    warnings.push_back(fmt::format("--local-ranks-filter: there is no local rank {} (there are {}){}", *missing,
+                                   plan.workers, all ? ", so no output at all is shown" : ""));
+  }
+  if (plan.store.generated_id && !config.rendezvous.standalone && config.rendezvous.master_addr != "127.0.0.1") {
+    warnings.push_back(fmt::format("--master-addr {} is not used: on one node it needs --master-port; workers get {}",
+                                   config.rendezvous.master_addr, plan.store.host));
+  }
+  return warnings;
+}
+
+}  // namespace
 
 JobPlan make_plan(const LaunchConfig& config) {
   JobPlan plan;
@@ -15,6 +40,7 @@ JobPlan make_plan(const LaunchConfig& config) {
                 : config.rendezvous.id.empty() ? random_decimal()
                                                : config.rendezvous.id;
   if (!plan.store.fixed_port && env::get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") plan.store.agent_store = false;
+  plan.warnings = warnings_of(config, plan);
   return plan;
 }
 

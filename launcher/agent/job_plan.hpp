@@ -14,6 +14,7 @@ struct JobPlan {
   std::vector<std::string> program;  // argv in front of config.arguments
   std::string run_id;
   SingleNodeStore store;
+  std::vector<std::string> warnings;  // options that do not do what they seem to
 };
 
 // Looks at this machine and this directory. Throws UsageError, ProgramError.

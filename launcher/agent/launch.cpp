@@ -7,8 +7,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <system_error>
+#include <utility>
 
 #include "launcher/agent/elastic_agent.hpp"
+#include "launcher/agent/machine.hpp"
 #include "launcher/agent/program.hpp"
 #include "launcher/cli/command_line.hpp"
 #include "launcher/process/child_process.hpp"
@@ -21,19 +25,25 @@
 namespace dtrun::launcher {
 namespace {
 
-constexpr auto kConsoleLimit = std::chrono::seconds(1);
+// A reader that does not read must not keep dtrun from ending: it may take nothing for this long, or this long once
+// the user wants dtrun to stop.
+constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kShortPatience = std::chrono::seconds(1);
 
-// A reader that does not read must not keep dtrun from ending.
-void print(int fd, std::string_view text) {
-  const auto deadline = Deadline::after(kConsoleLimit);
+void print(int fd, std::string_view text, const std::function<bool()>& cut_short = {}) {
+  auto last_progress = Clock::now();
   while (!text.empty()) {
     pollfd waiting{fd, POLLOUT, 0};
-    const int ready = ::poll(&waiting, 1, deadline.poll_milliseconds());
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return;
+    if (::poll(&waiting, 1, 50) <= 0) {
+      const auto waited = Clock::now() - last_progress;
+      if (waited >= kPatience || (waited >= kShortPatience && cut_short && cut_short())) return;
+      continue;
+    }
     const auto written = ::write(fd, text.data(), std::min<std::size_t>(text.size(), 4096));
     if (written < 0 && errno != EINTR && errno != EAGAIN) return;
-    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+    if (written <= 0) continue;
+    text.remove_prefix(static_cast<std::size_t>(written));
+    last_progress = Clock::now();
   }
 }
 
@@ -46,9 +56,10 @@ std::string_view text_of(const Error& error) {
   return end == std::string_view::npos ? text : text.substr(end + 2);
 }
 
-void publish(const LaunchConfig& config, const RunResult& result) {
+void publish(const LaunchConfig& config, const RunResult& result, const std::function<bool()>& cut_short) {
+  const auto say = [&](std::string_view text) { print(STDERR_FILENO, text, cut_short); };
   if (!result.report) {
-    for (const auto& note : result.notes) print(STDERR_FILENO, fmt::format("dtrun: {}\n", note));
+    for (const auto& note : result.notes) say(fmt::format("dtrun: {}\n", note));
     return;
   }
   const auto& report = *result.report;
@@ -57,13 +68,13 @@ void publish(const LaunchConfig& config, const RunResult& result) {
   if (!own_error_file.empty() && report.root_cause.error.present) {
     problem =
         copy_error_file(report.root_cause.error_file_path, own_error_file, report.root_cause.status.python_code());
-    if (!problem.empty()) print(STDERR_FILENO, fmt::format("dtrun: {}\n", problem));
+    if (!problem.empty()) say(fmt::format("dtrun: {}\n", problem));
   }
   if (config.report_file) {
     problem = write_file_whole(*config.report_file, failure_report_json(report));
-    if (!problem.empty()) print(STDERR_FILENO, fmt::format("dtrun: {}\n", problem));
+    if (!problem.empty()) say(fmt::format("dtrun: {}\n", problem));
   }
-  print(STDERR_FILENO, render_failure_report(report));
+  say(render_failure_report(report));
 }
 
 int run_command(std::span<const std::string> arguments) {
@@ -79,9 +90,11 @@ int run_command(std::span<const std::string> arguments) {
     const auto problem = prepare_file_whole(*line.config.report_file);
     if (!problem.empty()) throw UsageError("launcher", "--report: " + problem);
   }
-  ElasticAgent agent(line.config, make_plan(line.config));
+  auto plan = make_plan(line.config);
+  for (const auto& warning : plan.warnings) log::warning("cli", "{}", warning);
+  ElasticAgent agent(line.config, std::move(plan));
   const auto result = agent.run();
-  publish(line.config, result);
+  publish(line.config, result, [&] { return agent.told_to_hurry(); });
   return result.exit_code;
 }
 
@@ -96,6 +109,12 @@ int launch(std::span<const std::string> arguments) noexcept {
   } catch (const ProgramError& error) {
     complain(text_of(error));
     return error.exit_code();
+  } catch (const SystemError& error) {
+    complain(std::string(error.what()) + limit_hint(error.error_number()));
+    return kExitInfrastructure;
+  } catch (const std::system_error& error) {  // of Asio
+    complain(std::string(error.what()) + limit_hint(error.code().value()));
+    return kExitInfrastructure;
   } catch (const std::exception& error) {
     complain(error.what());
     return kExitInfrastructure;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <memory>
 #include <vector>
 
@@ -76,6 +77,13 @@ int visible_gpus(int devices, const std::optional<std::string>& list) {
     rest.remove_prefix(comma + 1);
   }
   return count;
+}
+
+std::string limit_hint(int error) {
+  if (error == EMFILE) return " (\"ulimit -n\", the limit of open files, is reached; a rank needs up to 6)";
+  if (error == ENFILE) return " (the machine's limit of open files is reached)";
+  if (error == EAGAIN) return " (\"ulimit -u\", the limit of processes, or that of the container is reached)";
+  return {};
 }
 
 std::string host_name() {

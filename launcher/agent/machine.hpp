@@ -18,6 +18,8 @@ int gpu_devices();
 // first entry that names no device, as CUDA does.
 int visible_gpus(int devices, const std::optional<std::string>& list);
 std::string host_name();
+// " (ulimit -n ...)" when `error` means that a limit of this process or user was reached, else empty.
+std::string limit_hint(int error);
 
 // A random UUID, version 4; a decimal 128-bit number (torchrun's for an empty --rdzv-id).
 std::string random_uuid();

@@ -69,7 +69,7 @@ RunDirectory::RunDirectory(const std::optional<std::string>& log_directory, cons
     base = log_directory->front() == '/' ? *log_directory
                                          : (fs::current_path() / *log_directory).lexically_normal().string();
   } else {
-    base = temporary_ = make_unique(temporary_base + "/dtrun_");
+    base = temporary_ = make_unique(fs::absolute(temporary_base).lexically_normal().string() + "/dtrun_");
   }
   try {
     run_ = make_unique(fmt::format("{}/{}_", base, run_id));

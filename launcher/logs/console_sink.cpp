@@ -8,13 +8,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace dtrun::launcher {
 namespace {
 
 // poll() promises room for this much in a pipe (PIPE_BUF is 4096) and in a terminal.
 constexpr std::size_t kPolledPiece = 512;
-constexpr std::size_t kExcess = std::size_t{4} << 20;
+// Far more than full() streams still bring; only endless restarts before a reader that stands still get there.
+constexpr std::size_t kHardLimit = std::size_t{64} << 20;
 
 }  // namespace
 
@@ -32,26 +34,41 @@ ConsoleSink::ConsoleSink(int fd, std::size_t buffer_limit) : fd_(fd), limit_(buf
   }
 }
 
-void ConsoleSink::append(std::string_view text) {
-  const auto limit = dropping_ ? limit_ : limit_ + kExcess;
-  if (mode_ == Mode::broken || buffer_.size() - written_ + text.size() > limit) {
-    count_dropped(text);
+void ConsoleSink::append(std::string_view text, bool has_copy) {
+  if (text.empty()) return;
+  const auto size = buffer_.size() - written_ + text.size();
+  if (mode_ == Mode::broken || size > limit_ + kHardLimit) {
+    lose(text);
     return;
   }
-  add_notice_after_drop();
+  if (has_copy && dropping_ && size > limit_) {
+    const auto before = dropped_lines_;
+    count_dropped(text);
+    skipped_lines_ += dropped_lines_ - before;
+    return;
+  }
+  only_copies_ = only_copies_ && has_copy;
+  at_line_start_ = text.back() == '\n';
   buffer_ += text;
+}
+
+void ConsoleSink::append_notice(std::string_view line) {
+  append(fmt::format("{}{}\n", at_line_start_ ? "" : "\n", line));
 }
 
 bool ConsoleSink::flush() {
   const auto before = buffer_.size() - written_;
   write_out();
-  const bool progress = buffer_.size() - written_ < before;
-  if (empty() && mode_ != Mode::broken && dropped_lines_ != noticed_lines_) {
-    add_notice_after_drop();
-    write_out();
-  }
-  return progress;
+  return buffer_.size() - written_ < before;
 }
+
+int ConsoleSink::take_error() {
+  if (last_error_ == 0 || error_told_) return 0;
+  error_told_ = true;
+  return last_error_;
+}
+
+std::uint64_t ConsoleSink::take_skipped_lines() { return std::exchange(skipped_lines_, 0); }
 
 void ConsoleSink::write_out() {
   while (!empty()) {
@@ -62,6 +79,7 @@ void ConsoleSink::write_out() {
   if (empty()) {
     buffer_.clear();
     written_ = 0;
+    only_copies_ = true;
   } else if (written_ > limit_ / 2) {
     buffer_.erase(0, written_);
     written_ = 0;
@@ -83,34 +101,30 @@ long ConsoleSink::write_some(std::string_view text) {
     if (n >= 0) return n;
     if (errno == EINTR) continue;
     if (errno == EAGAIN) return 0;
-    if (mode_ == Mode::direct && errno == ENOSPC) {  // a file on a full disk: lose this, try again next time
-      abandon();
-      return 0;
-    }
-    mode_ = Mode::broken;
+    last_error_ = errno;
+    // A file on a full disk: lose this, try again next time.
+    if (mode_ != Mode::direct || errno == EPIPE || errno == EBADF) mode_ = Mode::broken;
     abandon();
     return 0;
   }
 }
 
 void ConsoleSink::abandon() {
-  count_dropped(std::string_view(buffer_).substr(written_));
+  lose(std::string_view(buffer_).substr(written_));
   buffer_.clear();
   written_ = 0;
+  only_copies_ = true;
+}
+
+void ConsoleSink::lose(std::string_view text) {
+  count_dropped(text);
+  lost_bytes_ += text.size();
 }
 
 void ConsoleSink::count_dropped(std::string_view text) {
   if (text.empty()) return;
   dropped_bytes_ += text.size();
   dropped_lines_ += static_cast<std::uint64_t>(std::max<std::ptrdiff_t>(1, std::count(text.begin(), text.end(), '\n')));
-}
-
-void ConsoleSink::add_notice_after_drop() {
-  if (dropped_lines_ == noticed_lines_) return;
-  buffer_ +=
-      fmt::format("dtrun: the reader of this console was too slow: {} lines dropped here (log files are complete)\n",
-                  dropped_lines_ - noticed_lines_);
-  noticed_lines_ = dropped_lines_;
 }
 
 }  // namespace dtrun::launcher

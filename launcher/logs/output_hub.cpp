@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <map>
+#include <system_error>
 
 #include "launcher/logs/console_sink.hpp"
 #include "launcher/logs/console_text.hpp"
@@ -37,10 +38,11 @@ bool same_file(int a, int b) {
 
 // A sink and its place in the epoll set.
 struct Console {
-  Console(int fd, std::size_t limit) : sink(fd, limit) {}
+  Console(const char* given_name, int fd, std::size_t limit) : name(given_name), sink(fd, limit) {}
+  const char* name;
   ConsoleSink sink;
   bool watched = false;
-  bool paused = false;  // its streams are not read
+  bool held = false;  // from full to roomy: its streams are not read, unless they may lose lines
   Clock::time_point last_progress = Clock::now();
 };
 
@@ -58,6 +60,8 @@ struct Stream {
   bool whole_lines = true;
   bool paused = false;
   LineSplitter lines;
+
+  bool has_copy() const { return file && file->lost_bytes() == 0; }
 };
 
 struct Capture {
@@ -88,8 +92,8 @@ struct OutputHub::Impl {
       : options(given),
         epoll(::epoll_create1(EPOLL_CLOEXEC)),
         one_console(same_file(given.stdout_fd, given.stderr_fd)),
-        out(given.stdout_fd, given.console_buffer_bytes),
-        error(one_console ? -1 : given.stderr_fd, given.console_buffer_bytes) {
+        out(one_console ? "stdout and stderr" : "stdout", given.stdout_fd, given.console_buffer_bytes),
+        error("stderr", one_console ? -1 : given.stderr_fd, given.console_buffer_bytes) {
     if (!epoll) throw_errno("logs", "no epoll set");
   }
 
@@ -99,6 +103,7 @@ struct OutputHub::Impl {
   Stream* set_up_stream(Capture& capture, Stream& stream, const RankOutputPlan& plan, bool is_error,
                         UniqueFd& worker_end);
   std::shared_ptr<LogFile> shared_file(const std::string& path);
+  void process();
   void read_stream(Stream& stream);
   void take(Stream& stream, std::string_view bytes);
   void take_line(Stream& stream, std::string_view line);
@@ -107,10 +112,16 @@ struct OutputHub::Impl {
 
   void flush(Console& console);
   void watch(Console& console, bool wanted);
-  void set_paused(Console& console, bool paused);
+  void hold(Console& console, bool held);
+  void set_paused(Stream& stream, bool paused);
+  void pause_by_rule(Console& console);
   void arm_timer();
   void timer_fired();
-  bool quiet() const;
+  void tell_error(Console& console);
+  void tell_skipped(Console& console);
+  bool wait_for_pipes(Deadline deadline);
+  bool wait_for_readers(const std::function<bool()>& cut_short);
+  void give_up(Console& console, std::string_view why);
 
   OutputHubOptions options;
   UniqueFd epoll;
@@ -176,11 +187,15 @@ void OutputHub::Impl::take(Stream& stream, std::string_view bytes) {
     const auto complaint = stream.file->write(bytes);
     if (!complaint.empty()) notice(complaint);
   }
-  if (stream.console != nullptr && !stream.whole_lines) stream.console->sink.append(bytes);
+  if (stream.console != nullptr && !stream.whole_lines) stream.console->sink.append(bytes, stream.has_copy());
   const bool lines_matter =
       stream.tail != nullptr || stream.filtered || (stream.console != nullptr && stream.whole_lines);
   if (lines_matter) stream.lines.feed(bytes, [&](std::string_view line) { take_line(stream, line); });
-  if (stream.console != nullptr) flush(*stream.console);
+  if (stream.console == nullptr) return;
+  flush(*stream.console);
+  // Came while the console is held, or its file just lost bytes.
+  const auto& console = *stream.console;
+  if (console.held && !(console.sink.dropping() && stream.has_copy())) set_paused(stream, true);
 }
 
 void OutputHub::Impl::take_line(Stream& stream, std::string_view line) {
@@ -188,7 +203,7 @@ void OutputHub::Impl::take_line(Stream& stream, std::string_view line) {
   if (stream.console != nullptr && stream.whole_lines) {
     scratch.clear();
     append_console_line(scratch, stream.shown_prefix, line, stream.console->sink.terminal());
-    stream.console->sink.append(scratch);
+    stream.console->sink.append(scratch, stream.has_copy());
   }
   if (!stream.filtered) return;
   const bool wanted = std::any_of(stream.filters.begin(), stream.filters.end(),
@@ -209,7 +224,7 @@ void OutputHub::Impl::end_stream(Stream& stream) {
 
 void OutputHub::Impl::notice(std::string_view line) {
   auto& console = error_console();
-  console.sink.append(fmt::format("{}\n", line));
+  console.sink.append_notice(line);
   flush(console);
 }
 
@@ -217,11 +232,11 @@ void OutputHub::Impl::flush(Console& console) {
   if (console.sink.flush() || console.sink.empty()) console.last_progress = Clock::now();
   watch(console, !console.sink.empty());
   if (console.sink.roomy()) {
-    console.sink.set_dropping(false);
-    set_paused(console, false);
-  } else if (console.sink.full() && !console.sink.dropping()) {
-    set_paused(console, true);
+    hold(console, false);
+  } else if (console.sink.full() && !console.held) {
+    hold(console, true);
   }
+  tell_error(console);
 }
 
 // Adds and removes instead of changing the mask: EPOLLHUP and EPOLLERR come with any mask, and would keep the loop
@@ -234,18 +249,32 @@ void OutputHub::Impl::watch(Console& console, bool wanted) {
   console.watched = wanted;
 }
 
-void OutputHub::Impl::set_paused(Console& console, bool paused) {
-  if (console.paused == paused) return;
-  console.paused = paused;
+void OutputHub::Impl::hold(Console& console, bool held) {
+  if (console.held == held) return;
+  console.held = held;
+  console.sink.set_dropping(false);
+  pause_by_rule(console);
+  if (held) {
+    arm_timer();
+  } else {
+    tell_skipped(console);
+  }
+}
+
+void OutputHub::Impl::pause_by_rule(Console& console) {
   for (auto& [id, capture] : captures) {
     for (auto* stream : {&capture.out, &capture.error}) {
-      if (stream->console != &console || stream->paused == paused || !stream->pipe) continue;
-      stream->paused = paused;
-      epoll_event event{.events = EPOLLIN, .data = {.ptr = stream}};
-      ::epoll_ctl(epoll.value(), paused ? EPOLL_CTL_DEL : EPOLL_CTL_ADD, stream->pipe.value(), &event);
+      if (stream->console == &console)
+        set_paused(*stream, console.held && !(console.sink.dropping() && stream->has_copy()));
     }
   }
-  if (paused) arm_timer();
+}
+
+void OutputHub::Impl::set_paused(Stream& stream, bool paused) {
+  if (stream.paused == paused || !stream.pipe) return;
+  stream.paused = paused;
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = &stream}};
+  ::epoll_ctl(epoll.value(), paused ? EPOLL_CTL_DEL : EPOLL_CTL_ADD, stream.pipe.value(), &event);
 }
 
 void OutputHub::Impl::arm_timer() {
@@ -263,19 +292,57 @@ void OutputHub::Impl::timer_fired() {
   std::uint64_t expirations = 0;
   if (::read(timer.value(), &expirations, sizeof expirations) < 0) return;
   for (auto* console : consoles()) {
-    if (!console->paused) continue;
+    if (!console->held || console->sink.dropping()) continue;
     if (Clock::now() - console->last_progress >= kPatience) {
       console->sink.set_dropping(true);
-      set_paused(*console, false);
+      pause_by_rule(*console);
     } else {
       arm_timer();
     }
   }
 }
 
-bool OutputHub::Impl::quiet() const {
-  const auto ended = [](const auto& entry) { return !entry.second.out.pipe && !entry.second.error.pipe; };
-  return std::all_of(captures.begin(), captures.end(), ended) && out.sink.empty() && error.sink.empty();
+void OutputHub::Impl::tell_error(Console& console) {
+  const int code = console.sink.take_error();
+  if (code == 0) return;
+  bool copies = true, shown = false;
+  for (const auto& [id, capture] : captures) {
+    for (const auto* stream : {&capture.out, &capture.error}) {
+      if (stream->console != &console) continue;
+      shown = true;
+      copies = copies && stream->has_copy();
+    }
+  }
+  const auto* where = copies && shown ? "only in the log files" : "lost";
+  if (code == EPIPE) {
+    notice(fmt::format("dtrun: nobody reads {} any more; the job goes on, its output is {}", console.name, where));
+  } else {
+    notice(fmt::format("dtrun: {} cannot be written: {}; the job goes on, its output is {} until it can", console.name,
+                       std::generic_category().message(code), where));
+  }
+}
+
+void OutputHub::Impl::tell_skipped(Console& console) {
+  const auto lines = console.sink.take_skipped_lines();
+  if (lines == 0) return;
+  notice(fmt::format("dtrun: the reader of {} was too slow: {} lines dropped there (log files are complete)",
+                     console.name, lines));
+}
+
+void OutputHub::Impl::process() {
+  std::array<epoll_event, kEventsPerCall> events;
+  const int n = ::epoll_wait(epoll.value(), events.data(), kEventsPerCall, 0);
+  for (int i = 0; i < n; ++i) {
+    void* const source = events[static_cast<std::size_t>(i)].data.ptr;
+    if (source == &timer) {
+      timer_fired();
+    } else if (source == &out || source == &error) {
+      flush(*static_cast<Console*>(source));
+    } else {
+      auto& stream = *static_cast<Stream*>(source);
+      if (!stream.paused) read_stream(stream);  // an earlier event of this batch may have paused it
+    }
+  }
 }
 
 OutputHub::OutputHub(OutputHubOptions options) : impl_(std::make_unique<Impl>(options)) {}
@@ -297,21 +364,7 @@ OutputHub::WorkerEnds OutputHub::attach(const RankOutputPlan& plan) {
   return ends;
 }
 
-void OutputHub::process() {
-  std::array<epoll_event, kEventsPerCall> events;
-  const int n = ::epoll_wait(impl_->epoll.value(), events.data(), kEventsPerCall, 0);
-  for (int i = 0; i < n; ++i) {
-    void* const source = events[static_cast<std::size_t>(i)].data.ptr;
-    if (source == &impl_->timer) {
-      impl_->timer_fired();
-    } else if (source == &impl_->out || source == &impl_->error) {
-      impl_->flush(*static_cast<Console*>(source));
-    } else {
-      auto& stream = *static_cast<Stream*>(source);
-      if (!stream.paused) impl_->read_stream(stream);  // an earlier event of this batch may have paused it
-    }
-  }
-}
+void OutputHub::process() { impl_->process(); }
 
 bool OutputHub::ended(CaptureId id) const {
   const auto at = impl_->captures.find(id);
@@ -353,26 +406,68 @@ void OutputHub::forget(CaptureId id) {
   impl_->captures.erase(at);
 }
 
-bool OutputHub::drain(Deadline deadline) {
-  while (!impl_->quiet() && !deadline.passed()) {
-    pollfd ready{event_fd(), POLLIN, 0};
+bool OutputHub::Impl::wait_for_pipes(Deadline deadline) {
+  const auto open = [](const auto& entry) { return entry.second.out.pipe || entry.second.error.pipe; };
+  while (std::any_of(captures.begin(), captures.end(), open)) {
+    if (deadline.passed()) return false;
+    pollfd ready{epoll.value(), POLLIN, 0};
     ::poll(&ready, 1, deadline.poll_milliseconds());
     process();
   }
+  return true;
+}
+
+// False when something was given up.
+bool OutputHub::Impl::wait_for_readers(const std::function<bool()>& cut_short) {
   bool complete = true;
-  for (const auto& [id, capture] : impl_->captures) {
-    if (ended(id)) continue;
-    complete = false;
-    detach(id);
+  for (auto* console : consoles()) console->last_progress = Clock::now();
+  for (;;) {
+    const bool cut = cut_short && cut_short();
+    for (auto* console : consoles()) {
+      flush(*console);
+      if (console->sink.empty()) continue;
+      const auto patience = console->sink.only_copies() ? options.final_patience_with_copy : options.final_patience;
+      const auto waited = Clock::now() - console->last_progress;
+      if (!cut && waited < patience) continue;
+      complete = false;
+      give_up(*console,
+              cut ? std::string("dtrun was told to stop")
+                  : fmt::format("its reader took nothing for {:.3g} s", std::chrono::duration<double>(waited).count()));
+    }
+    if (out.sink.empty() && error.sink.empty()) return complete;
+    pollfd ready{epoll.value(), POLLIN, 0};
+    ::poll(&ready, 1, 50);
+    process();
   }
+}
+
+void OutputHub::Impl::give_up(Console& console, std::string_view why) {
+  const auto before = console.sink.lost_bytes();
+  const bool copies = console.sink.only_copies();
+  console.sink.abandon();
+  watch(console, false);
+  // To the console that is stuck itself it goes only if there is room right now.
+  notice(fmt::format("dtrun: {} bytes of {} were not written{}: {}", console.sink.lost_bytes() - before, console.name,
+                     copies ? " there (log files are complete)" : "", why));
+  if (&console == &error_console()) {
+    console.sink.abandon();
+    watch(console, false);
+  }
+}
+
+bool OutputHub::drain(Deadline pipes_deadline, const std::function<bool()>& cut_short) {
+  bool complete = impl_->wait_for_pipes(pipes_deadline);
+  for (const auto& [id, capture] : impl_->captures) detach(id);
+  for (auto* console : impl_->consoles()) impl_->tell_skipped(*console);
+  // Written to a full disk: known now. What the loop below gives up is told there.
   for (auto* console : impl_->consoles()) {
-    console->sink.flush();
-    if (console->sink.empty()) continue;
-    complete = false;
-    console->sink.abandon();
-    impl_->watch(*console, false);
+    impl_->flush(*console);
+    const int code = console->sink.last_error();
+    if (code == 0 || code == EPIPE || console->sink.lost_bytes() == 0) continue;
+    impl_->notice(fmt::format("dtrun: {} bytes of {} could not be written: {}", console->sink.lost_bytes(),
+                              console->name, std::generic_category().message(code)));
   }
-  return complete;
+  return impl_->wait_for_readers(cut_short) && complete;
 }
 
 void OutputHub::write_notice(std::string line) { impl_->notice(line); }

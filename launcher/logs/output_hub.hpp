@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ struct OutputHubOptions {
   std::size_t console_buffer_bytes = 1024 * 1024;  // per console stream
   std::size_t tail_lines = 20;                     // last lines of stderr that are kept per rank
   bool color = true;                               // of the prefixes, on a terminal
+  // At the end: how long a reader may take nothing before the rest is given up. With a copy of all of it in files:
+  // less.
+  std::chrono::milliseconds final_patience{60'000};
+  std::chrono::milliseconds final_patience_with_copy{1'000};
 };
 
 struct OutputStatistics {
@@ -29,10 +34,12 @@ struct OutputStatistics {
 
 // Owner: the agent. One thread, no locks, nothing in it blocks except the disk. It has its own epoll set: the agent
 // waits until event_fd() is readable (for Asio: a stream_descriptor on a dup, async_wait(wait_read)) and calls
-// process(), which does a bounded piece of work. Failures: a full disk or a stuck reader is counted and reported, never
-// passed on to the worker; only attach() throws (no descriptors left). A reader that is merely slow slows the workers
-// down, as any pipe does; one that takes nothing for 200 ms loses lines (counted, with a notice). The process must
-// ignore SIGPIPE (run_guarded() sees to that in the agent).
+// process(), which does a bounded piece of work. A reader that is slow or stands still slows the workers down or stops
+// them, as any pipe does: their pipes are not read until it goes on. The one exception is a stream that also goes
+// to a complete file: when the reader took nothing for 200 ms, its console lines are dropped (counted, with a notice on
+// stderr) and the worker runs on. Failures: a full disk or a reader that left is told once and counted, never passed on
+// to the worker; only attach() throws (no descriptors left). The process must ignore SIGPIPE and SIGXFSZ
+// (run_guarded() sees to that in the agent).
 class OutputHub {
  public:
   using CaptureId = std::uint64_t;
@@ -59,10 +66,11 @@ class OutputHub {
   // forget().
   void detach(CaptureId id);
   void forget(CaptureId id);
-  // Waits until all pipes have ended and the console took everything, up to the deadline; then detaches what is left
-  // and writes the notice about dropped lines. For the end of a run and before the report. True when nothing was cut
-  // off.
-  bool drain(Deadline deadline);
+  // For the end of a run and before the report. Waits until all pipes have ended, up to the deadline, and detaches the
+  // others; then until the console took everything, as long as its reader makes progress (`final_patience`) and
+  // `cut_short` (asked every 50 ms at least) says false; what is left then is given up and told. True when nothing was
+  // cut off.
+  bool drain(Deadline pipes_deadline, const std::function<bool()>& cut_short = {});
   // Lines of the launcher itself that must stay in order with the workers' lines (stderr).
   void write_notice(std::string line);
   OutputStatistics statistics() const;

@@ -187,6 +187,7 @@ std::vector<pid_t> children_from_before() {
 
 int run_guarded(const std::function<int()>& agent) {
   set_disposition(SIGCHLD, SIG_DFL);  // an inherited "ignore" would make the kernel reap our children
+  set_disposition(SIGXFSZ, SIG_IGN);  // a file at its size limit is a failed write; workers get the default back
   become_subreaper();
   auto bystanders = children_from_before();
   const sigset_t signals = signals_of_guardian();

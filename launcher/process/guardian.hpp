@@ -14,9 +14,9 @@ namespace dtrun::launcher {
 // from the same sender within 50 ms counts once, as timeout(1) signals both a process and its group), reaps whatever is
 // re-parented to it (PID 1 in a container), and when the agent is gone kills everything that is left of the job. The
 // agent runs in a process group of its own, so that Ctrl-C reaches it once, through the guardian. It starts with the
-// caller's signal mask and ignores SIGPIPE and SIGTTOU. When the guardian is killed, the agent is interrupted wherever
-// it is (a real-time signal) and kills the whole job. Agent and guardian killed at the same moment: workers die by
-// PDEATHSIG. Throws SystemError when fork fails.
+// caller's signal mask and ignores SIGPIPE, SIGXFSZ and SIGTTOU. When the guardian is killed, the agent is interrupted
+// wherever it is (a real-time signal) and kills the whole job. Agent and guardian killed at the same moment: workers
+// die by PDEATHSIG. Throws SystemError when fork fails.
 int run_guarded(const std::function<int()>& agent);
 
 }  // namespace dtrun::launcher

@@ -94,8 +94,11 @@ struct Detail {
 };
 
 Detail detail_of(const WorkerFailure& failure) {
-  if (!failure.error.traceback.empty()) return {"  traceback:", split(failure.error.traceback)};
+  auto traceback = split(failure.error.traceback);
+  if (traceback.size() > 1) return {"  traceback:", std::move(traceback)};
+  // Not of Python: programs put their message there once more, in short.
   if (!failure.error.message.empty()) return {"  message:", split(failure.error.message)};
+  if (!traceback.empty()) return {"  message:", std::move(traceback)};
   if (!failure.stderr_tail.empty()) return {"  last lines of its stderr:", failure.stderr_tail};
   return {};
 }
@@ -141,11 +144,25 @@ Lines note_lines(const FailureReport& report) {
 }
 
 std::string next_step(const FailureReport& report) {
-  if (!report.root_cause.start_error.empty()) return "  next: check the program's path and permissions on that host";
-  std::string text = report.log_directory.empty()
-                         ? "  next: --log-dir DIR --tee 3 keeps the output of every rank in files"
-                         : "  next: all output is in " + shown(report.log_directory);
-  if (report.max_restarts == 0) {
+  const auto& root = report.root_cause;
+  if (!root.start_error.empty()) {
+    return report.exit_code == kExitInfrastructure
+               ? "  next: raise the limit that was reached on that host, or start fewer ranks"
+               : "  next: check the program's path and permissions on that host";
+  }
+  std::string text;
+  if (report.log_directory.empty()) {
+    text = "  next: --log-dir DIR --tee 3 keeps the output of every rank in files";
+  } else if (report.all_output_in_files) {
+    text = "  next: all output is in " + shown(report.log_directory);
+  } else {
+    text = fmt::format("  next: {} in {}, --log-dir DIR --tee 3 keeps the output too",
+                       root.error.present ? "error files are" : "what was kept is", shown(report.log_directory));
+  }
+  const bool usage = root.status.signal == 0 && root.status.code == kExitUsage;
+  if (usage) {
+    text += "; exit code 2 means bad arguments: a restart does not help";
+  } else if (report.max_restarts == 0) {
     text += "; --max-restarts N tries again";
   } else if (report.restarts_used >= report.max_restarts) {
     text += fmt::format("; all {} restarts are used up", report.max_restarts);

@@ -39,6 +39,7 @@ struct FailureReport {
   std::vector<WorkerFailure> others;  // in order of observation
   std::vector<std::string> notes;     // further facts: lost log bytes, ignored SIGTERM, survivors
   std::string log_directory;          // empty: no files were kept
+  bool all_output_in_files = false;   // stdout and stderr of every rank are below log_directory
 };
 
 // Pure text, at most about 25 lines, ends with a newline. Lines of workers are shown with control characters escaped.

@@ -290,3 +290,73 @@ TEST_CASE("a report or event file that cannot be written is found before any wor
   }
   CHECK_FALSE(fs::exists(directory.file("started")));
 }
+
+TEST_CASE("output and report survive a reader that starts late") {
+  const TempDirectory directory;
+  const std::string program = DTRUN_PROGRAM;
+  const auto shell_line = [&](const std::string& line) {
+    Job job({"/bin/bash", "-c", line});
+    REQUIRE(job.wait(std::chrono::seconds(40)));
+    return job.out();
+  };
+  CHECK(shell_line(program + " --no-python seq 1000000 | (sleep 1.5; cat) | wc -l") == "1000000\n");
+  // 300 kB of stderr, then the report, in front of a reader that stands still for longer than a second.
+  const auto text =
+      shell_line(program + " --no-python /bin/sh -c 'seq 50000 >&2; exit 7' 2>&1 >/dev/null | (sleep 2.5; cat)");
+  CHECK(lines_of(text).size() > 50000);
+  CHECK_THAT(text, Catch::Contains("failed, exit code 7") && Catch::Contains("\n50000\n"));
+}
+
+TEST_CASE("a stop signal ends the wait for a reader that stands still") {
+  const TempDirectory directory;
+  REQUIRE(::mkfifo(directory.file("pipe").c_str(), 0600) == 0);
+  Job job({"/bin/bash", "-c",
+           "exec 3<>" + directory.file("pipe") + "; exec " + DTRUN_PROGRAM +
+               " --no-python /bin/sh -c 'seq 20000; echo x > " + directory.file("written") + "' >&3"});
+  REQUIRE(eventually([&] { return fs::exists(directory.file("written")); }));
+  CHECK_FALSE(job.wait(std::chrono::milliseconds(1500)));
+  job.signal(SIGTERM);
+  const auto status = job.wait(std::chrono::seconds(5));
+  REQUIRE(status);
+  CHECK(status->shell_code() == 0);
+  CHECK_THAT(job.error(), Catch::Contains("bytes of stdout were not written"));
+}
+
+TEST_CASE("limits of the system are named, and kill no launcher") {
+  const TempDirectory directory;
+  const std::string program = DTRUN_PROGRAM;
+  const auto bash = [&](const std::string& line, const std::string& variable = "DTRUN_UNUSED=") {
+    JobOptions options;
+    options.environment = {variable};
+    Job job({"/bin/bash", "-c", line}, options);
+    const auto status = job.wait();
+    REQUIRE(status);
+    return std::make_pair(status->shell_code(), job.error());
+  };
+  const auto [files_code, files_error] =
+      bash("ulimit -n 40; exec " + program + " --nproc-per-node=20 --no-python sleep 60");
+  CHECK(files_code == 75);
+  CHECK_THAT(files_error, Catch::Contains("ulimit -n") && Catch::Contains("could not be started"));
+  const auto [size_code, size_error] =
+      bash("ulimit -f 8; exec " + program + " --no-python seq 10000 > " + directory.file("out"));
+  CHECK(size_code == 0);
+  CHECK_THAT(size_error, Catch::Contains("stdout cannot be written: File too large"));
+  const auto [own_code, own_error] =
+      bash("ulimit -f 8; exec " + program + " --no-python /bin/sh -c 'seq 10000 > " + directory.file("own") + "'");
+  CHECK(own_code == 128 + SIGXFSZ);
+  const auto [code, error] =
+      bash("cd " + directory.path().string() + " && mkdir tmp && exec " + program +
+               " --no-python /bin/sh -c 'cd /; case $$TORCHELASTIC_ERROR_FILE in /*) exit 0;; esac; "
+               "exit 1'",
+           "TMPDIR=tmp");
+  CHECK(code == 0);
+}
+
+TEST_CASE("options that do not do what they seem to are warned about") {
+  const auto filtered = run(shell({"--nproc-per-node=2", "--local-ranks-filter=7"}, "echo x"));
+  CHECK(filtered.code == 0);
+  CHECK_THAT(filtered.error, Catch::Contains("no local rank 7") && Catch::Contains("no output"));
+  CHECK(run(shell({"--nproc-per-node=2", "--local-ranks-filter=1"}, "echo x")).error.empty());
+  CHECK_THAT(run(shell({"--master-addr=host7"}, "exit 0")).error,
+             Catch::Contains("--master-addr host7 is not used") && Catch::Contains("--master-port"));
+}

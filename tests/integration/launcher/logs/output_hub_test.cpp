@@ -197,7 +197,8 @@ TEST_CASE("a line of many megabytes arrives") {
   CHECK(console.out_text().size() == 5'000'000 + 3 + 6 * 3);
 }
 
-TEST_CASE("a console that nobody reads stops no worker; the loss is counted and told") {
+TEST_CASE(
+    "a console that nobody reads stops no worker whose output is in a file; the loss is counted and told on stderr") {
   int ends[2];
   const bool socket = GENERATE(false, true);
   REQUIRE((socket ? ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) : ::pipe2(ends, O_CLOEXEC)) == 0);
@@ -226,16 +227,131 @@ TEST_CASE("a console that nobody reads stops no worker; the loss is counted and 
   reader.join();
   std::uint64_t shown = 0, told = 0;
   for (const auto& line : tests::lines_of(text)) {
+    CHECK(line.starts_with("> "));
+    ++shown;
+  }
+  for (const auto& line : tests::lines_of(files.error_text())) {
     unsigned long long count = 0;
-    if (line.starts_with("> "))
-      ++shown;
-    else if (const auto at = line.find("too slow: ");
-             at != std::string::npos && std::sscanf(line.c_str() + at, "too slow: %llu", &count) == 1)
+    if (const auto at = line.find("too slow: ");
+        at != std::string::npos && std::sscanf(line.c_str() + at, "too slow: %llu", &count) == 1)
       told += count;
   }
   CHECK(told == dropped);
   CHECK(shown + dropped == kLines);
   CHECK(tests::lines_of(tests::read_file(files.directory.file("o.log"))).size() == kLines);
+}
+
+TEST_CASE("a console that nobody reads holds a worker without a file, and nothing is lost") {
+  int ends[2];
+  const bool socket = GENERATE(false, true);
+  const bool whole_lines = GENERATE(false, true);
+  REQUIRE((socket ? ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) : ::pipe2(ends, O_CLOEXEC)) == 0);
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
+  FileConsole files;
+  auto hub =
+      std::make_unique<OutputHub>(OutputHubOptions{.stdout_fd = write_end.value(), .stderr_fd = files.error.value()});
+  constexpr int kLines = 100'000;
+  auto worker =
+      start(*hub, {.console_stderr = false, .whole_lines = whole_lines}, {fmt::format("lines={}", kLines)}, 0);
+  // The other stream goes on meanwhile.
+  auto other = hub->attach({.console_stdout = false});
+  write_all(other.stderr_fd, "said meanwhile\n");
+  CHECK(!run_until(
+      *hub, [&] { return worker.try_wait().has_value(); }, 1s));
+  CHECK(files.error_text() == "said meanwhile\n");
+  other = {};
+  std::string text;
+  std::thread reader([&] {
+    char buffer[65536];
+    for (ssize_t n = 0; (n = ::read(read_end.value(), buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<std::size_t>(n));
+  });
+  CHECK(run_until(
+      *hub, [&] { return worker.try_wait().has_value(); }, 20s));
+  CHECK(hub->drain(soon()));
+  CHECK(hub->statistics().dropped_console_bytes == 0);
+  hub.reset();
+  write_end.reset();
+  reader.join();
+  CHECK(tests::lines_of(text).size() == kLines);
+  CHECK(files.error_text() == "said meanwhile\n");
+}
+
+TEST_CASE("at the end a reader gets the patience it was promised, and what it did not take is told") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
+  FileConsole files;
+  OutputHub hub({.stdout_fd = write_end.value(),
+                 .stderr_fd = files.error.value(),
+                 .final_patience = 600ms,
+                 .final_patience_with_copy = 100ms});
+  const bool copy = GENERATE(false, true);
+  auto worker_ends = hub.attach({.stdout_file = copy ? files.directory.file("o.log") : ""});
+  std::thread writer([&] {  // more than a pipe holds
+    std::string line(100, 'y');
+    line.back() = '\n';
+    for (int i = 0; i < 3000; ++i) write_all(worker_ends.stdout_fd, line);
+    worker_ends = {};
+  });
+  CHECK(run_until(hub, [&] { return hub.ended(1); }));
+  writer.join();
+  const auto begin = Clock::now();
+  SECTION("nobody reads") {
+    CHECK(!hub.drain(soon()));
+    CHECK(Clock::now() - begin >= (copy ? 100ms : 600ms));
+    if (copy) CHECK(Clock::now() - begin < 500ms);
+    const auto lost = hub.statistics().dropped_console_bytes;
+    CHECK(lost > 200'000);  // all but what the pipe holds
+    CHECK_THAT(files.error_text(), Catch::Contains(fmt::format("{} bytes of stdout were not written", lost)));
+    CHECK((files.error_text().find("log files are complete") != std::string::npos) == copy);
+  }
+  SECTION("a signal ends the wait") {
+    CHECK(!hub.drain(soon(), [&] { return Clock::now() - begin > 50ms; }));
+    CHECK(Clock::now() - begin < 500ms);
+    CHECK_THAT(files.error_text(), Catch::Contains("told to stop"));
+  }
+  SECTION("a slow reader that goes on gets it all") {
+    std::size_t taken = 0;
+    std::thread reader([&] {
+      char buffer[65536];
+      while (taken < 300'000) {
+        std::this_thread::sleep_for(copy ? 20ms : 200ms);
+        const ssize_t n = ::read(read_end.value(), buffer, sizeof buffer);
+        if (n > 0) taken += static_cast<std::size_t>(n);
+      }
+    });
+    CHECK(hub.drain(soon()));
+    reader.join();
+    CHECK(files.error_text().empty());
+  }
+}
+
+TEST_CASE("a notice never lands inside a line of a worker") {
+  FileConsole console;
+  auto ends = console.hub.attach({.whole_lines = false});
+  write_all(ends.stderr_fd, "12345");
+  CHECK(run_until(console.hub, [&] { return console.error_text() == "12345"; }));
+  console.hub.write_notice("dtrun: notice");
+  write_all(ends.stderr_fd, "6\n");
+  CHECK(run_until(console.hub, [&] { return console.error_text() == "12345\ndtrun: notice\n6\n"; }));
+}
+
+TEST_CASE("a console on a full disk is told with its error, and counted") {
+  FileConsole console;
+  const UniqueFd full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
+  REQUIRE(full);
+  OutputHub hub({.stdout_fd = full.value(), .stderr_fd = console.error.value()});
+  auto worker = start(hub, {}, {"lines=2000", "exit=0"}, 0);
+  CHECK(hub.drain(soon()));
+  std::string told;
+  for (const auto& line : tests::lines_of(console.error_text()))
+    if (line.starts_with("dtrun: ")) told += line + "\n";
+  CHECK(tests::lines_of(told).size() == 2);
+  CHECK_THAT(told, Catch::Contains("stdout cannot be written: No space left on device") &&
+                       Catch::Contains(fmt::format("dtrun: {} bytes of stdout could not be written",
+                                                   hub.statistics().dropped_console_bytes)));
+  CHECK(hub.statistics().dropped_console_lines == 2000);
 }
 
 TEST_CASE("a reader that leaves does not end the job") {
@@ -249,7 +365,8 @@ TEST_CASE("a reader that leaves does not end the job") {
   CHECK(hub.drain(soon()));
   CHECK(worker.wait(soon()) == ExitStatus{.code = 4});
   CHECK(hub.statistics().dropped_console_lines == 2000);
-  CHECK(tests::lines_of(files.error_text()).size() == 2000);
+  CHECK(tests::lines_of(files.error_text()).size() == 2001);
+  CHECK_THAT(files.error_text(), Catch::Contains("dtrun: nobody reads stdout any more; the job goes on"));
 }
 
 TEST_CASE("drain does not wait for a grandchild that holds the pipe") {

@@ -42,6 +42,7 @@ TEST_CASE("the report names rank, host, pid and cause first") {
   report.others = {failure(0, {.signal = SIGTERM}, true), failure(1, {.signal = SIGTERM}, true),
                    failure(3, {.code = 9})};
   report.log_directory = "/logs";
+  report.all_output_in_files = true;
   const auto lines = lines_of(render_failure_report(report));
   REQUIRE(lines.size() == 9);
   CHECK(lines[0] == "dtrun: train.py failed, exit code 137");
@@ -66,6 +67,24 @@ TEST_CASE("a traceback goes before stderr, and its end is what is kept") {
   CHECK_THAT(text, Catch::Contains("  traceback:\n") && Catch::Contains("    ValueError: boom\n") &&
                        Catch::Contains("lines before these") && !Catch::Contains("noise"));
   CHECK(lines_of(text).size() == 25);
+}
+
+TEST_CASE("the report promises only files that exist, and only what can help") {
+  auto report = report_of(failure(0, {.code = 1}));
+  report.log_directory = "/logs";
+  report.root_cause.error.present = true;
+  report.root_cause.error.message = "Error: boom";
+  report.root_cause.error.traceback = "boom";
+  report.root_cause.stderr_tail = {"boom"};
+  auto text = render_failure_report(report);
+  CHECK_THAT(text, Catch::Contains("error files are in /logs") && Catch::Contains("--tee 3") &&
+                       Catch::Contains("  message:\n    Error: boom\n"));
+  CHECK_THAT(text, !Catch::Contains("all output") && !Catch::Contains("traceback"));
+  report.root_cause.status.code = report.exit_code = 2;
+  CHECK_THAT(render_failure_report(report), !Catch::Contains("--max-restarts"));
+  report.exit_code = 75;
+  report.root_cause.start_error = "Too many open files";
+  CHECK_THAT(render_failure_report(report), Catch::Contains("fewer ranks") && !Catch::Contains("program's path"));
 }
 
 TEST_CASE("other causes are said in words") {
