@@ -9,12 +9,11 @@
 namespace dtrun::runtime::ops {
 namespace {
 
-constexpr std::int64_t kDepth = 256;     // inner dimension of one pass: a sliver of B stays in the first-level cache
-constexpr std::int64_t kPackDepth = 32;  // of which one chunk of packing takes so many, over all rows or columns
-constexpr std::int64_t kPanel =
-    512;  // rows or columns packed at a time: what is packed stays in the second-level cache
+constexpr std::int64_t kDepth = 256;      // inner dimension of one pass: a sliver of B stays in the first-level cache
+constexpr std::int64_t kPackDepth = 32;   // of which one chunk of packing takes so many, over all rows or columns
+constexpr std::int64_t kPanel = 512;      // rows or columns packed at a time: they stay in the second-level cache
 constexpr std::int64_t kBlockRows = 120;  // rows of one chunk
-constexpr std::int64_t kBlockCols = 256;  // columns of one chunk: their part of B stays in the second-level cache
+constexpr std::int64_t kBlockCols = 256;  // columns of one chunk; its rows of A and C come through beside them
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
