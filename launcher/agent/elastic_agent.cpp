@@ -18,6 +18,7 @@
 #include "launcher/agent/exit_watcher.hpp"
 #include "launcher/agent/failure_summary.hpp"
 #include "launcher/agent/machine.hpp"
+#include "launcher/agent/oom_counter.hpp"
 #include "launcher/agent/output_rules.hpp"
 #include "launcher/agent/program.hpp"
 #include "launcher/agent/round_store.hpp"
@@ -211,6 +212,7 @@ class ElasticAgent::Impl {
     ++timer_number_;
     workers_.clear();
     culprit_ = -1;
+    oom_kills_before_ = oom_counter_.read();
     place_.attempt = state_.attempt;
     place_.log_directory = directory_.attempt(state_.attempt);
     directory_.make_attempt(state_.attempt, plan_.workers);
@@ -265,6 +267,8 @@ class ElasticAgent::Impl {
     for (const int rank : ranks) failed = collect(rank) || failed;
     for (int rank = 0; failed && rank < workers_.size(); ++rank) collect(rank);
     for (const int rank : ended) {
+      if (workers_[rank].status->signal == SIGKILL && !workers_[rank].killed && oom_counter_.read() > oom_kills_before_)
+        workers_.mark_out_of_memory(rank);
       const auto& worker = workers_[rank];
       events_.worker_ended(rank, worker.pid, *worker.status, worker.asked_to_stop);
       if (state_.phase == Phase::running && !worker.status->success()) {
@@ -357,6 +361,8 @@ class ElasticAgent::Impl {
   std::vector<std::string> inherited_;
   int culprit_ = -1;         // local rank of the first failure of this attempt
   std::string start_error_;  // a worker could not be started: why
+  OomCounter oom_counter_;
+  std::uint64_t oom_kills_before_ = 0;  // this attempt
   int stop_signal_ = 0;
   std::optional<Clock::time_point> hurry_from_;  // from then on nobody waits for readers of the console
 

@@ -18,6 +18,7 @@ WorkerFailure failure_of(const LastAttempt& attempt, int rank) {
   if (attempt.directory.exists()) failure.error = read_error_file(failure.error_file_path);
   failure.stderr_tail = attempt.hub.stderr_tail(worker.capture);
   failure.stopped_by_launcher = worker.asked_to_stop;
+  failure.out_of_memory = worker.out_of_memory;
   return failure;
 }
 

@@ -12,7 +12,7 @@ void WorkerGroup::start(const WorkerLaunch& launch) {
   try {
     auto process = ChildProcess::spawn(spec);
     const auto pid = process.pid();
-    workers_.push_back({std::move(process), pid, ends.id, launch.output, std::nullopt, {}, false, false});
+    workers_.push_back({std::move(process), pid, ends.id, launch.output, std::nullopt, {}, false, false, false});
   } catch (...) {
     hub_.detach(ends.id);
     hub_.forget(ends.id);

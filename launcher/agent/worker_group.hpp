@@ -26,6 +26,7 @@ struct Worker {
   std::chrono::system_clock::time_point end{};
   bool asked_to_stop = false;  // before it was seen to end
   bool killed = false;         // did not end within the grace period
+  bool out_of_memory = false;  // SIGKILL that was not ours, and the kernel's OOM killer struck since the round began
 };
 
 // Owner: the agent. Destroying it kills what still runs. Index = local rank.
@@ -45,6 +46,7 @@ class WorkerGroup {
   // To the workers themselves.
   void forward(int signal);
   void kill();
+  void mark_out_of_memory(int local_rank) { workers_[static_cast<std::size_t>(local_rank)].out_of_memory = true; }
   // Closes the pipes and forgets the workers.
   void clear() noexcept;
 
