@@ -2,6 +2,7 @@
 #include "tests/catch.hpp"
 
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -97,8 +98,8 @@ TEST_CASE("worker train on a given text file ends with a report that agrees with
   const TempDirectory directory;
   const auto report = directory.file("report.json");
   Job job(
-      launch({"--nproc-per-node=2"}, tiny({"--data", DTRUN_SOURCE_DIR "/CONTRIBUTING.md", "--steps", "6", "--report",
-                                           report, "--log-dir", directory.path().string(), "--micro-batches", "2"})),
+      launch({"--nproc-per-node=2"}, tiny({"--data", DTRUN_SOURCE_DIR "/README.md", "--steps", "6", "--report", report,
+                                           "--log-dir", directory.path().string(), "--micro-batches", "2"})),
       clean());
   REQUIRE(job.wait(seconds(60)));
   INFO(job.error());
@@ -180,6 +181,7 @@ TEST_CASE("mistakes end with exit code 2 and a hint") {
   REQUIRE(status);
   CHECK(status->shell_code() == 2);
   CHECK_THAT(flag.error(), Contains("--layrs") && Contains("--layers"));
+  CHECK_THAT(flag.error(), Contains("dtrun-worker rank 0: ") && !Contains("dtrun-worker rank 1: "));
   Job file(launch({"--nproc-per-node=2"}, {"train", "--data", "/nowhere.txt"}), clean());
   const auto file_status = file.wait();
   REQUIRE(file_status);
@@ -213,6 +215,52 @@ TEST_CASE("an error of one rank is the job's error, not that of the ranks it lea
   REQUIRE(cause != std::string::npos);
   const auto rank = text.substr(cause + 12, 6);
   CHECK_THAT(text, Contains("dtrun-worker " + rank + ": [data] data file") && Contains("token 1793 at position"));
+}
+
+TEST_CASE("training that diverges fails on the step that shows it and saves nothing") {
+  const TempDirectory directory;
+  const auto model = directory.file("nan.safetensors");
+  for (const auto* steps : {"2", "1"}) {  // seen by the gradient; only in the parameters
+    Job job(
+        launch({"--nproc-per-node=2"}, tiny({"--lr", steps[0] == '1' ? "1e38" : "1e20", "--clip-norm", "0", "--steps",
+                                             steps, "--save", model, "--log-dir", directory.path().string()})),
+        clean());
+    const auto status = job.wait(seconds(30));
+    REQUIRE(status);
+    CAPTURE(steps, job.out());
+    CHECK(status->shell_code() == 1);
+    CHECK_THAT(job.error(), Contains("training diverged") && Contains("rank 0") && !Contains("-nan"));
+    CHECK_FALSE(fs::exists(model));
+  }
+}
+
+TEST_CASE("outputs that cannot be written are refused before training, and otherwise cost only themselves") {
+  const TempDirectory directory;
+  for (const auto* key : {"--save", "--report"}) {
+    Job job(launch({"--nproc-per-node=2"}, tiny({key, directory.path().string(), "--steps", "1000000"})), clean());
+    const auto status = job.wait(seconds(30));
+    REQUIRE(status);
+    CHECK(status->shell_code() == 2);
+    CHECK_THAT(job.error(), Contains(key) && Contains("Is a directory"));
+  }
+  // Nobody reads the FIFO: known only at the end.
+  const auto fifo = directory.file("fifo"), report = directory.file("report.json");
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  Words words{DTRUN_WORKER_PROGRAM};
+  for (const auto& word : tiny({"--standalone", "--steps", "2", "--save", fifo, "--report", report, "--log-dir",
+                                directory.file("logs"), "--data", directory.file("bad\xff.txt")})) {
+    words.push_back(word);
+  }
+  std::ofstream(directory.file("bad\xff.txt")) << std::string(1000, 'x');
+  Job job(words, clean());
+  const auto status = job.wait(seconds(30));
+  REQUIRE(status);
+  CHECK(status->shell_code() == 1);
+  CHECK_THAT(job.error(), Contains(fifo) && Contains("nobody reads it"));
+  CHECK(last_line(job.out()).steps == 2);
+  CHECK(json::parse(read_file(report))["params_xxh64"] == last_line(job.out()).hash);
+  CHECK(fs::is_fifo(fifo));
+  CHECK(std::distance(fs::directory_iterator(directory.path()), {}) == 4);
 }
 
 TEST_CASE("hello and bench meet and end") {

@@ -15,6 +15,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
+#include "worker_runtime/checkpoint/output_file.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
@@ -60,7 +61,7 @@ void convert_to_f32(std::string_view dtype, std::span<const std::byte> bytes, fl
 }  // namespace
 
 SafetensorsReader::SafetensorsReader(const std::string& path)
-    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
   if (!file_) throw_errno("checkpoint", fmt::format("open \"{}\"", path));
   struct stat status {};
   if (::fstat(file_.value(), &status) != 0) throw_errno("checkpoint", fmt::format("stat \"{}\"", path));
@@ -131,7 +132,7 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
                        const std::map<std::string, std::string>& metadata) {
   const std::string header = make_safetensors_header(tensors, metadata);
   const std::uint64_t length = header.size();
-  AtomicFile file(path);
+  OutputFile file("checkpoint", path, OutputFile::Durable::yes);
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(std::as_bytes(std::span(header)));
   for (const NamedTensor& item : tensors) file.write({item.tensor.raw(), item.tensor.bytes()});

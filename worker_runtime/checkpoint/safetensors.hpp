@@ -56,7 +56,7 @@ class SafetensorsReader {
   std::map<std::string, std::string, std::less<>> metadata_;
 };
 
-// Writes all tensors in the order given: to a temporary file beside `path`, fsync, rename, fsync of the directory.
+// Writes all tensors in the order given, as a durable OutputFile (what is not a regular file is written directly).
 // After a failure the old file is still there. Throws Error (duplicate name) or SystemError.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -73,10 +73,10 @@ void expect_range(std::string_view field, std::int64_t value, std::int64_t low, 
 }  // namespace
 
 void GPT2Config::validate() const {
-  expect_range("vocab_size", vocab_size, 1, 1 << 24);
-  expect_range("n_positions", n_positions, 1, 1 << 24);
-  expect_range("n_embd", n_embd, 1, 1 << 20);
-  expect_range("n_layer", n_layer, 1, 4096);
+  expect_range("vocab_size", vocab_size, 1, kMostVocabulary);
+  expect_range("n_positions", n_positions, 1, kMostPositions);
+  expect_range("n_embd", n_embd, 1, kMostWidth);
+  expect_range("n_layer", n_layer, 1, kMostLayers);
   expect_range("n_head", n_head, 1, n_embd);
   expect_range("n_inner", n_inner, 0, 1 << 24);
   if (n_embd % n_head != 0) {

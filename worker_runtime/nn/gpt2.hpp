@@ -19,6 +19,12 @@ struct GPT2Config {
   float layer_norm_epsilon = 1e-5f;
   float initializer_range = 0.02f;
 
+  // What validate() allows at most; command lines say the same.
+  static constexpr std::int64_t kMostLayers = 4096;
+  static constexpr std::int64_t kMostVocabulary = 1 << 24;
+  static constexpr std::int64_t kMostPositions = 1 << 24;
+  static constexpr std::int64_t kMostWidth = 1 << 20;
+
   std::int64_t inner() const noexcept { return n_inner == 0 ? 4 * n_embd : n_inner; }
   // Throws UsageError that names the field, its value and what was expected.
   void validate() const;

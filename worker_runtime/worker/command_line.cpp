@@ -32,7 +32,8 @@ void add_train_options(CLI::App& app, Given& given, std::string& config_file) {
     }
     auto* option = app.add_option_function<std::vector<std::string>>(
         name, [&given, key](const std::vector<std::string>& values) { given[key] = values; }, std::string(field.help));
-    option->type_name("");
+    option->type_name(field.type);
+    if (!field.default_value.empty()) option->default_str(field.default_value);
     if (field.is_list) {
       option->expected(1, CLI::detail::expected_max_vector_size);
     } else {
@@ -42,16 +43,26 @@ void add_train_options(CLI::App& app, Given& given, std::string& config_file) {
 }
 
 void add_bench_options(CLI::App& app, BenchConfig& bench) {
-  app.add_option("--op", bench.op, "all_reduce, reduce_scatter, all_gather, broadcast, all_to_all or all");
+  app.add_option("--op", bench.op, "all_reduce, reduce_scatter, all_gather, broadcast, all_to_all or all")
+      ->capture_default_str();
   app.add_option_function<std::string>(
-      "--min-bytes", [&bench](const std::string& text) { bench.min_bytes = parse_size("--min-bytes", text); },
-      "smallest message, such as 1K");
+         "--min-bytes", [&bench](const std::string& text) { bench.min_bytes = parse_size("--min-bytes", text); },
+         "smallest message, such as 1K")
+      ->type_name("SIZE")
+      ->default_str("1K");
   app.add_option_function<std::string>(
-      "--max-bytes", [&bench](const std::string& text) { bench.max_bytes = parse_size("--max-bytes", text); },
-      "largest message, such as 64M");
-  app.add_option("--iterations", bench.iterations, "per size; 0: by size");
-  app.add_option("--backend", bench.backend, "auto or shm");
-  app.add_option("--timeout", bench.timeout, "seconds to wait for a peer before giving up");
+         "--max-bytes", [&bench](const std::string& text) { bench.max_bytes = parse_size("--max-bytes", text); },
+         "largest message, such as 64M")
+      ->type_name("SIZE")
+      ->default_str("64M");
+  app.add_option("--iterations", bench.iterations, "per size; 0: by size")->capture_default_str();
+  app.add_option("--backend", bench.backend, "auto or shm")->capture_default_str();
+  app.add_option("--timeout", bench.timeout, "seconds to wait for a peer before giving up")->capture_default_str();
+}
+
+// Written before the word that it belongs to, or without it.
+bool is_train_option(const std::string& key) {
+  return std::ranges::any_of(config_fields(), [&](const auto& field) { return field.key == key; });
 }
 
 // CLI11 names unknown options only as a list; ours come with the nearest known one.
@@ -66,6 +77,10 @@ void add_bench_options(CLI::App& app, BenchConfig& bench) {
     std::ranges::replace(key, '_', '-');
     key = key.substr(0, key.find('='));
     if (is_future_key(key)) throw UsageError("worker", "--" + key + " is not supported yet");
+    if (is_train_option(key)) {
+      throw UsageError("worker",
+                       "--" + key + " is an option of train and belongs after it: worker train --" + key + " ...");
+    }
     throw UsageError("worker", "unknown option \"" + word + "\"" + suggestion("--" + key, known));
   }
   for (const auto* sub : app.get_subcommands({})) known.push_back(sub->get_name());

@@ -1,16 +1,15 @@
 #include "worker_runtime/worker/error_file.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/base/whole_file.hpp"
 #include "rendezvous/contract/environment.hpp"
 
 namespace dtrun::runtime {
@@ -22,6 +21,7 @@ std::string error_kind(const std::exception& error) {
   if (dynamic_cast<const RendezvousError*>(&error) != nullptr) return "RendezvousError";
   if (dynamic_cast<const ShapeError*>(&error) != nullptr) return "ShapeError";
   if (dynamic_cast<const SystemError*>(&error) != nullptr) return "SystemError";
+  if (dynamic_cast<const MemoryError*>(&error) != nullptr) return "OutOfMemory";
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "OutOfMemory";
   return "Error";
 }
@@ -40,25 +40,20 @@ bool write_error_file(const std::string& path, const std::exception& error) noex
   try {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-    const auto temporary = fmt::format("{}.{}", path, ::getpid());
-    {
-      std::ofstream file(temporary, std::ios::binary);
-      file << error_document(error, seconds);
-      file.close();
-      if (!file) return false;
-    }
-    return std::rename(temporary.c_str(), path.c_str()) == 0;
+    return write_file_whole(path, error_document(error, seconds)).empty();
   } catch (...) {
     return false;
   }
 }
 
-void report_to_launcher(const std::exception& error) noexcept {
+Reported report_to_launcher(const std::exception& error) noexcept {
   static bool reported = false;
-  if (std::exchange(reported, true)) return;
+  if (std::exchange(reported, true)) return Reported::before;
   const auto path = env::get(environment::kErrorFile);
-  if (!path || path->empty() || write_error_file(*path, error)) return;
+  if (!path || path->empty()) return Reported::no_file;
+  if (write_error_file(*path, error)) return Reported::written;
   std::fprintf(stderr, "dtrun-worker: the error file %s cannot be written\n", path->c_str());
+  return Reported::no_file;
 }
 
 }  // namespace dtrun::runtime

@@ -5,7 +5,14 @@
 #include <exception>
 #include <string>
 
+#include "rendezvous/base/error.hpp"
+
 namespace dtrun::runtime {
+
+// An allocation failed; says what the rank held.
+class MemoryError : public Error {
+  using Error::Error;
+};
 
 // The kind of an error by name, such as "CommError".
 std::string error_kind(const std::exception& error);
@@ -16,8 +23,9 @@ std::string error_document(const std::exception& error, long long timestamp);
 // failure.
 bool write_error_file(const std::string& path, const std::exception& error) noexcept;
 
+enum class Reported { written, no_file, before };
 // Writes the file that TORCHELASTIC_ERROR_FILE names, when it is set. The first error of the process counts, later
 // calls do nothing.
-void report_to_launcher(const std::exception& error) noexcept;
+Reported report_to_launcher(const std::exception& error) noexcept;
 
 }  // namespace dtrun::runtime

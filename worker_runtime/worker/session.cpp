@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <new>
 #include <set>
 
 #include "rendezvous/client/tcp_store.hpp"
@@ -14,6 +15,7 @@
 #include "worker_runtime/ops/cpu_level.hpp"
 #include "worker_runtime/ops/threads.hpp"
 #include "worker_runtime/worker/error_file.hpp"
+#include "worker_runtime/worker/memory_need.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -86,7 +88,11 @@ void with_session(const WorkerEnvironment& environment, const SessionOptions& op
                   const std::function<void(Session&)>& job) {
   Session session(environment, options);
   try {
-    job(session);
+    try {
+      job(session);
+    } catch (const std::bad_alloc&) {
+      throw MemoryError("worker", fmt::format("out of memory; this rank holds {}", held_text(session.account())));
+    }
   } catch (const std::exception& error) {
     report_to_launcher(error);
     throw;

@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/base/log.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 
 namespace dtrun::runtime {
@@ -69,13 +71,30 @@ void StepLog::write(const StepRecord& record, const MemoryAccount& account) {
     peaks[std::string(name_of(which))] = account.peak(which);
   }
   line["last_collective"] = record.last_collective;
-  const auto text = line.dump() + "\n";
-  for (std::size_t done = 0; done < text.size();) {
-    const auto written = ::write(file_.value(), text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw_errno("worker", fmt::format("step log \"{}\"", path_.string()));
-    done += static_cast<std::size_t>(written);
+  if (append(line.dump() + "\n")) return;
+  const int cause = errno;
+  if (lost_++ == 0) {
+    log::warning("worker", "step log \"{}\": {}; training goes on without the lines that do not fit", path_.string(),
+                 std::generic_category().message(cause));
   }
+}
+
+// All of it or nothing; false leaves the cause in errno.
+bool StepLog::append(std::string_view text) {
+  const auto start = ::lseek(file_.value(), 0, SEEK_END);
+  while (!text.empty()) {
+    const auto written = ::write(file_.value(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      const int cause = errno;
+      // Half a line would spoil the next one; what is not a regular file cannot take it back.
+      if (start >= 0) static_cast<void>(::ftruncate(file_.value(), start) == 0);
+      errno = cause;
+      return false;
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
 }
 
 }  // namespace dtrun::runtime

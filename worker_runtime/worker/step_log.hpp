@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/unique_fd.hpp"
@@ -28,18 +29,23 @@ struct StepRecord {
 // launcher wants the error file, else a fresh temporary one. Made when missing. Throws SystemError naming it.
 std::filesystem::path make_log_directory(const WorkerEnvironment& environment, const std::string& chosen);
 
-// One per rank and attempt, used by one thread. A line is one write, so a killed rank leaves whole lines. Throws
-// SystemError.
+// One per rank and attempt, used by one thread. A line is one write, so a killed rank leaves whole lines. The
+// constructor throws SystemError; a line that cannot be written later (a full disk) is counted and warned of once: the
+// run matters more than its log.
 class StepLog {
  public:
   explicit StepLog(const std::filesystem::path& directory);
   const std::filesystem::path& path() const noexcept { return path_; }
   // Peaks of `account` since they were last reset go into the line.
   void write(const StepRecord& record, const MemoryAccount& account);
+  std::int64_t lost_lines() const noexcept { return lost_; }
 
  private:
+  bool append(std::string_view text);
+
   std::filesystem::path path_;
   UniqueFd file_;
+  std::int64_t lost_ = 0;
 };
 
 }  // namespace dtrun::runtime

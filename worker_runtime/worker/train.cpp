@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
+#include <exception>
 #include <nlohmann/json.hpp>
 
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/base/log.hpp"
+#include "rendezvous/base/whole_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/progress.hpp"
@@ -39,17 +41,6 @@ void print_plan(const Trainer& trainer, const TrainConfig& config, int world_siz
   std::fflush(stdout);
 }
 
-// To a temporary file first, so that a reader sees all of it or nothing.
-void write_report(const std::string& path, const nlohmann::ordered_json& report) {
-  const auto temporary = fmt::format("{}.{}", path, ::getpid());
-  std::ofstream file(temporary, std::ios::binary);
-  file << report.dump(2) << "\n";
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    throw_errno("worker", fmt::format("report \"{}\"", path));
-  }
-}
-
 nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, const TrainConfig& config,
                                    const TrainOutcome& outcome, const std::string& hash) {
   nlohmann::ordered_json report;
@@ -73,32 +64,60 @@ nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, con
   return report;
 }
 
+std::string text_of(const nlohmann::ordered_json& report) {
+  // Paths need not be UTF-8.
+  return report.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+// What a run leaves behind. An output that cannot be written costs neither the others nor the summary: its error is
+// thrown after them.
+class Outputs {
+ public:
+  template <class Write>
+  void write(std::string_view what, const std::string& path, Write&& write_it) {
+    if (path.empty()) return;
+    try {
+      write_it();
+      fmt::print("{}: {}\n", what, path);
+    } catch (const Error& error) {
+      if (first_) log::error("worker", "{}", error.what());
+      if (!first_) first_ = std::current_exception();
+    }
+  }
+  void throw_first() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::exception_ptr first_;
+};
+
 void finish(Session& session, Trainer& trainer, const TrainConfig& config, const TrainOutcome& outcome,
             const std::string& save) {
   const auto hash = hash_text(trainer.parameter_hash());
+  trainer.require_finite_parameters();  // after the hash: equal parameters, so every rank says the same
   if (!session.is_first()) return;
-  if (!save.empty()) {
-    write_safetensors(save, trainer.parameters(), {{"format", "pt"}});
-    fmt::print("model: {}\n", save);
-  }
-  if (!config.report.empty()) {
-    write_report(config.report, make_report(session, trainer, config, outcome, hash));
-    fmt::print("report: {}\n", config.report);
-  }
+  Outputs outputs;
+  outputs.write("model", save, [&] { write_safetensors(save, trainer.parameters(), {{"format", "pt"}}); });
+  outputs.write("report", config.report, [&] {
+    const auto problem = write_file_whole(config.report, text_of(make_report(session, trainer, config, outcome, hash)));
+    if (!problem.empty()) throw Error("train", "--report " + problem);
+  });
   if (outcome.stopped) fmt::print("stopped before the last step, as asked\n");
   fmt::print("{} steps, {:.0f} tokens/s, loss {:.4f} -> {:.4f}, params xxh64={}\n", outcome.steps,
              outcome.tokens_per_second, outcome.loss_first, outcome.loss_last, hash);
   std::fflush(stdout);
+  outputs.throw_first();
 }
 
 void train(Session& session, const TrainConfig& config, bool default_run) {
   session.print_map();
   Trainer trainer(session.group(), session.account(), config);
-  StepLog log(make_log_directory(session.environment(), config.log_dir));
-  const auto save = default_run ? (log.path().parent_path() / "model.safetensors").string() : config.save;
+  StepLog step_log(make_log_directory(session.environment(), config.log_dir));
+  const auto save = default_run ? (step_log.path().parent_path() / "model.safetensors").string() : config.save;
   if (session.is_first()) {
     print_plan(trainer, config, session.environment().world_size);
-    fmt::print("step log: {} (one per rank)\n", log.path().string());
+    fmt::print("step log: {} (one per rank)\n", step_log.path().string());
   }
   Progress progress(config.steps, config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   const StopSignals signals;
@@ -109,18 +128,22 @@ void train(Session& session, const TrainConfig& config, bool default_run) {
     return signals.asked() || late;
   };
   const auto on_step = [&](const StepRecord& record) {
-    log.write(record, session.account());
+    step_log.write(record, session.account());
     progress.show({record.step + 1, record.result.loss, record.result.grad_norm, record.lr, record.tokens_per_second});
   };
   const auto outcome = trainer.run(want_stop, on_step);
   progress.finish();
+  if (step_log.lost_lines() > 0) {
+    log::warning("worker", "step log \"{}\": {} lines are missing", step_log.path().string(), step_log.lost_lines());
+  }
   finish(session, trainer, config, outcome, save);
 }
 
 }  // namespace
 
 void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run) {
-  check_inputs(config, environment.world_size);
+  check_inputs(config, environment.world_size, environment.local_world_size);
+  if (environment.rank == 0) check_outputs(config);  // the only one that writes them, perhaps on a host of its own
   with_session(environment, session_options(config), [&](Session& session) { train(session, config, default_run); });
 }
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <variant>
@@ -79,15 +81,19 @@ const Entry& find_entry(std::string_view key, std::string_view source) {
   throw UsageError("train", fmt::format("{}: unknown key \"{}\"{}", source, key, suggestion(name, known)));
 }
 
+// A flag is its own name; in a file the key says which value is meant. `value` comes quoted or as JSON.
 UsageError wrong(std::string_view source, const char* key, std::string_view value, std::string_view expected) {
-  return UsageError("train", fmt::format("{}: {} is \"{}\", expected {}", source, key, value, expected));
+  const auto name = source == fmt::format("--{}", key) ? std::string(source) : fmt::format("{}: {}", source, key);
+  return UsageError("train", fmt::format("{} is {}, expected {}", name, value, expected));
 }
+
+std::string in_quotes(std::string_view text) { return fmt::format("\"{}\"", text); }
 
 double parse_number(std::string_view source, const char* key, std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
-    throw wrong(source, key, text, "a number");
+    throw wrong(source, key, in_quotes(text), "a number");
   }
   return value;
 }
@@ -96,7 +102,7 @@ bool parse_bool(std::string_view source, const char* key, std::string_view text)
   const auto word = env::lower(text);
   if (word == "true" || word == "1" || word == "on" || word == "yes") return true;
   if (word == "false" || word == "0" || word == "off" || word == "no") return false;
-  throw wrong(source, key, text, "true or false");
+  throw wrong(source, key, in_quotes(text), "true or false");
 }
 
 std::vector<std::string> json_strings(const json& value, std::string_view source, const char* key) {
@@ -151,7 +157,7 @@ void set_text(TrainConfig& config, const Entry& entry, const std::vector<std::st
             target = parse_bool(source, entry.key, text);
           } else if constexpr (std::is_same_v<T, std::int64_t>) {
             const auto value = env::parse_int(text);
-            if (!value) throw wrong(source, entry.key, text, "a whole number");
+            if (!value) throw wrong(source, entry.key, in_quotes(text), "a whole number");
             target = *value;
           } else if constexpr (std::is_same_v<T, double>) {
             target = parse_number(source, entry.key, text);
@@ -163,6 +169,54 @@ void set_text(TrainConfig& config, const Entry& entry, const std::vector<std::st
       entry.member);
 }
 
+ConfigField describe(const Entry& entry) {
+  ConfigField field{entry.key, entry.help, false, false, {}, {}};
+  const TrainConfig defaults;
+  std::visit(
+      [&](auto member) {
+        const auto& value = defaults.*member;
+        using T = std::remove_cvref_t<decltype(value)>;
+        field.is_flag = std::is_same_v<T, bool>;
+        field.is_list = std::is_same_v<T, std::vector<std::string>>;
+        if constexpr (std::is_same_v<T, std::int64_t> || std::is_same_v<T, double>) {
+          field.type = std::is_same_v<T, double> ? "NUMBER" : "INT";
+          field.default_value = fmt::format("{}", value);
+        } else if constexpr (std::is_same_v<T, std::string>) {
+          field.type = "TEXT";
+          field.default_value = value;
+        } else if constexpr (!std::is_same_v<T, bool>) {
+          field.type = "TEXT ...";
+        }
+      },
+      entry.member);
+  if (field.key == "vocab-size") field.default_value.clear();  // 0 stands for "by the data"
+  return field;
+}
+
+// nlohmann's text without its number, name and place.
+std::string reason_of(const json::parse_error& error) {
+  std::string_view text = error.what();
+  for (const std::string_view end : {"parse error", ": "}) {
+    if (const auto at = text.find(end); at != std::string_view::npos) text.remove_prefix(at + end.size());
+  }
+  return std::string(text);
+}
+
+// A regular file; a FIFO would be read by one rank and make the others wait.
+std::string read_config(const std::string& path, std::string_view source) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) throw UsageError("train", fmt::format("{}: there is no such file", source));
+  if (!std::filesystem::is_regular_file(status)) {
+    throw UsageError("train", fmt::format("{}: is {}, expected a file", source,
+                                          std::filesystem::is_directory(status) ? "a directory" : "no regular file"));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (!file) throw UsageError("train", fmt::format("{}: the file cannot be read", source));
+  return text;
+}
+
 }  // namespace
 
 bool is_future_key(std::string_view key) { return std::ranges::find(kFutureKeys, key) != std::end(kFutureKeys); }
@@ -171,8 +225,7 @@ const std::vector<ConfigField>& config_fields() {
   static const auto fields = [] {
     std::vector<ConfigField> result;
     for (const auto& entry : kEntries) {
-      result.push_back({entry.key, entry.help, std::holds_alternative<bool TrainConfig::*>(entry.member),
-                        std::holds_alternative<std::vector<std::string> TrainConfig::*>(entry.member)});
+      result.push_back(describe(entry));
     }
     return result;
   }();
@@ -182,7 +235,7 @@ const std::vector<ConfigField>& config_fields() {
 void set_field(TrainConfig& config, std::string_view key, const std::vector<std::string>& values,
                std::string_view source) {
   const auto& entry = find_entry(key, source);
-  if (values.empty()) throw wrong(source, entry.key, "", "a value");
+  if (values.empty()) throw wrong(source, entry.key, in_quotes(""), "a value");
   set_text(config, entry, values, source);
 }
 
@@ -192,15 +245,22 @@ void apply_json(TrainConfig& config, const json& object, std::string_view source
   for (const auto& [key, value] : object.items()) set_json(config, find_entry(key, source), value, source);
 }
 
+std::string place_in(std::string_view text, std::size_t offset) {
+  const auto before = text.substr(0, offset == 0 ? 0 : std::min(offset - 1, text.size()));
+  const auto last = before.rfind('\n');
+  const auto column = last == std::string_view::npos ? before.size() : before.size() - last - 1;
+  return fmt::format("line {}, column {}", std::ranges::count(before, '\n') + 1, column + 1);
+}
+
 void apply_config_file(TrainConfig& config, const std::string& path) {
   const auto source = fmt::format("--config {}", path);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw UsageError("train", fmt::format("{}: the file cannot be read", source));
+  const auto text = read_config(path, source);
   json object;
   try {
-    object = json::parse(file);
-  } catch (const json::exception& error) {
-    throw UsageError("train", fmt::format("{}: not JSON: {}", source, error.what()));
+    object = json::parse(text);
+  } catch (const json::parse_error& error) {
+    throw UsageError("train",
+                     fmt::format("{}: {}: not JSON: {}", source, place_in(text, error.byte), reason_of(error)));
   }
   apply_json(config, object, source);
 }

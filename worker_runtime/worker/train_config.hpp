@@ -56,6 +56,8 @@ struct ConfigField {
   std::string_view help;
   bool is_flag = false;  // takes no value on the command line
   bool is_list = false;
+  std::string type;           // "INT", "NUMBER", "TEXT", "TEXT ..."; empty for flags
+  std::string default_value;  // as text; empty when there is none to show
 };
 const std::vector<ConfigField>& config_fields();
 
@@ -67,6 +69,9 @@ void apply_json(TrainConfig& config, const nlohmann::json& object, std::string_v
 // Reads and applies a JSON file.
 void apply_config_file(TrainConfig& config, const std::string& path);
 nlohmann::json to_json(const TrainConfig& config);
+
+// "line 3, column 7" of the byte number `offset`, counted from 1.
+std::string place_in(std::string_view text, std::size_t offset);
 
 // Keys of later versions: known, refused with "not yet".
 bool is_future_key(std::string_view key);

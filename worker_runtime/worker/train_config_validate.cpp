@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/nn/gpt2.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 
 namespace dtrun::runtime {
@@ -43,12 +44,12 @@ void TrainConfig::validate() const {
   expect_word("dtype", dtype, {"f32"}, {"bf16"});
   expect_word("device", device, {"auto", "cpu"}, {"cuda", "fake-cuda"});
   expect_word("backend", backend, {"auto", "shm"}, {"gloo", "nccl"});
-  expect_range("layers", layers, 1, 10'000);
-  expect_range("hidden", hidden, 1, 1 << 20);
+  expect_range("layers", layers, 1, GPT2Config::kMostLayers);
+  expect_range("hidden", hidden, 1, GPT2Config::kMostWidth);
   expect_range("heads", heads, 1, hidden);
   expect(hidden % heads == 0, "heads", fmt::format("{}", heads), fmt::format("a divisor of --hidden {}", hidden));
-  expect_range("vocab-size", vocab_size, 0, kMany - 1);
-  expect_range("seq-len", seq_len, 1, 1 << 24);
+  expect_range("vocab-size", vocab_size, 0, GPT2Config::kMostVocabulary);
+  expect_range("seq-len", seq_len, 1, GPT2Config::kMostPositions);
   expect_range("batch-size", batch_size, 1, 1 << 20);
   expect_range("micro-batches", micro_batches, 1, 1 << 20);
   expect_range("steps", steps, 1, std::int64_t{1} << 40);

@@ -10,9 +10,11 @@
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
+#include "worker_runtime/checkpoint/output_file.hpp"
 #include "worker_runtime/data/embedded_text.hpp"
 #include "worker_runtime/nn/gpt2.hpp"
 #include "worker_runtime/worker/command_line.hpp"
+#include "worker_runtime/worker/memory_need.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -65,17 +67,34 @@ Program checked_program(const Model& model, const ParallelConfig& config, int ra
 
 }  // namespace
 
-void check_inputs(const TrainConfig& config, int world_size) {
+void check_inputs(const TrainConfig& config, int world_size, int local_world_size) {
   parse_parallel(config.parallel, world_size);
-  choose_vocab_size(config, open_dataset(config));
-  for (const auto& [key, path] : std::array{std::pair("save", config.save), std::pair("report", config.report)}) {
-    const auto parent = std::filesystem::path(path).parent_path();
-    if (!path.empty() && !parent.empty() && !std::filesystem::is_directory(parent)) {
-      throw UsageError("train", fmt::format("--{} is \"{}\", there is no directory {}", key, path, parent.string()));
-    }
-  }
+  const auto dataset = open_dataset(config);
+  const auto parameters = make_model(config, choose_vocab_size(config, dataset)).parameter_count();
+  require_memory(least_memory(config, parameters, dataset.size()), local_world_size, available_memory());
   if (!config.init.empty() && !std::filesystem::exists(init_file(config))) {
     throw UsageError("train", fmt::format("--init is \"{}\", there is no file {}", config.init, init_file(config)));
+  }
+}
+
+void check_outputs(const TrainConfig& config) {
+  if (!config.save.empty() && config.save == config.report) {
+    throw UsageError("train", fmt::format("--save and --report are both \"{}\"", config.save));
+  }
+  for (const auto& [key, path] : std::array{std::pair("save", config.save), std::pair("report", config.report)}) {
+    if (path.empty()) continue;
+    const auto parent = std::filesystem::path(path).parent_path();
+    const auto refuse = [&, name = key, value = path](std::string_view why) {
+      return UsageError("train", fmt::format("--{} is \"{}\", {}", name, value, why));
+    };
+    if (!parent.empty() && !std::filesystem::is_directory(parent)) {
+      throw refuse(fmt::format("there is no directory {}", parent.string()));
+    }
+    try {
+      check_writable("train", path);
+    } catch (const SystemError& error) {
+      throw refuse("which cannot be written: " + std::generic_category().message(error.error_number()));
+    }
   }
 }
 
@@ -135,6 +154,27 @@ std::uint64_t Trainer::read_batches(std::int64_t step) {
   return hash;
 }
 
+void Trainer::require_finite(const StepRecord& record) const {
+  const auto check = [&](std::string_view what, double value) {
+    if (std::isfinite(value)) return;
+    throw Error("train", fmt::format("rank {}, step {}: the {} is {}: training diverged; try a lower --lr, or look at "
+                                     "--weight-decay and the data",
+                                     group_.rank(), record.step, what, std::isnan(value) ? "nan" : "infinite"));
+  };
+  check("loss", record.result.loss);
+  check("gradient norm", record.result.grad_norm);
+}
+
+void Trainer::require_finite_parameters() const {
+  for (const auto& [name, tensor] : parameters()) {
+    const auto values = tensor.span<float>();
+    if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) continue;
+    throw Error("train", fmt::format("rank {}: the parameter {} is not finite after the last step: training diverged, "
+                                     "nothing is saved; try a lower --lr, or look at --weight-decay and the data",
+                                     group_.rank(), name));
+  }
+}
+
 StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
   account_.reset_peaks();
   StepRecord record;
@@ -155,10 +195,7 @@ StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
     throw Error("train", fmt::format("step {}: {} bytes were sent, the step program predicts {}", step,
                                      record.bytes_sent, prediction_.step_bytes.at("dp")));
   }
-  if (!std::isfinite(record.result.loss)) {
-    throw Error("train",
-                fmt::format("step {}: the loss is {}; a lower --lr or --clip-norm may help", step, record.result.loss));
-  }
+  require_finite(record);
   return record;
 }
 

@@ -30,8 +30,11 @@ struct TrainOutcome {
   bool stopped = false;  // before the last step, on a signal or at the time limit
 };
 
-// What needs no peers: data files, vocabulary, layout, --init. Throws UsageError, before anyone waits for this rank.
-void check_inputs(const TrainConfig& config, int world_size);
+// What needs no peers: data files, vocabulary, layout, --init, and that the ranks of this host have memory for it.
+// Throws UsageError, before anyone waits for this rank.
+void check_inputs(const TrainConfig& config, int world_size, int local_world_size);
+// That --save and --report can be written, before training for them. Throws UsageError.
+void check_outputs(const TrainConfig& config);
 
 // The group and the account outlive it. One thread. Construction reads data and --init and checks the step program of
 // all ranks; throws UsageError for a configuration that cannot be. run() is collective and throws CommError when a peer
@@ -41,12 +44,14 @@ class Trainer {
   Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config);
 
   // `want_stop` is asked once per step: when any rank says yes, all ranks stop after that same step. `on_step` sees
-  // every finished step. Throws Error when the loss is not a number any more, or when other bytes were sent than the
-  // program predicts.
+  // every finished step. Throws Error (the same on every rank) when loss or gradient norm are no finite numbers any
+  // more, and when other bytes were sent than the program predicts.
   TrainOutcome run(const std::function<bool()>& want_stop, const std::function<void(const StepRecord&)>& on_step);
 
   // Collective. The hash over all parameters; throws Error when a rank holds other parameters.
   std::uint64_t parameter_hash();
+  // Throws Error naming the first parameter that is not finite: the last step is seen by no loss.
+  void require_finite_parameters() const;
   std::vector<NamedTensor> parameters() const;
   std::int64_t parameter_count() const { return model_.parameter_count(); }
   const TokenDataset& dataset() const noexcept { return dataset_; }
@@ -56,6 +61,7 @@ class Trainer {
 
  private:
   void load_initial_values();
+  void require_finite(const StepRecord& record) const;
   std::uint64_t read_batches(std::int64_t step);
   StepRecord run_step(std::int64_t step, bool want_stop);
 

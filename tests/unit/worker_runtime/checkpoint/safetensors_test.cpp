@@ -4,9 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <sys/stat.h>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+
 #include <fstream>
 #include <random>
 #include <string>
@@ -268,4 +270,18 @@ TEST_CASE_METHOD(Fixture, "the hash sees names, elements and signs, not the orde
   x.data<float>()[0] = -0.0F;
   CHECK(hash != hash_tensors({{"x", x}, {"y", y}}));
   CHECK(hash_text(0x12) == "0000000000000012");
+}
+
+TEST_CASE_METHOD(Fixture, "what is not a regular file is neither waited for nor replaced") {
+  const auto fifo = dir.file("fifo");
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(SafetensorsReader(fifo), Catch::Contains("not a regular file"));
+  CHECK_THROWS_AS(write_safetensors(fifo, {{"a", floats({1}, 4)}}), dtrun::SystemError);
+  CHECK(fs::is_fifo(fifo));
+  write_safetensors(dir.file("target"), {{"a", floats({1}, 3)}});
+  fs::create_symlink("target", dir.file("link"));
+  const std::string before = read_bytes(dir.file("target"));
+  write_safetensors(dir.file("link"), {{"a", floats({1}, 4)}});
+  CHECK(fs::is_symlink(dir.file("link")));
+  CHECK(read_bytes(dir.file("target")) != before);
 }

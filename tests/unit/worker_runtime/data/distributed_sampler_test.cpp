@@ -63,7 +63,7 @@ TEST_CASE("the golden indices are those of the installed PyTorch") {
     WARN("skipped: no PyTorch at " + python);
     return;
   }
-  const auto command = "'" + python + "' " DTRUN_SOURCE_DIR "/scripts/make_sampler_golden.py --check " + kGolden;
+  const auto command = "'" + python + "' " DTRUN_SOURCE_DIR "/tests/parity/make_sampler_golden.py --check " + kGolden;
   CHECK(std::system(command.c_str()) == 0);
 }
 

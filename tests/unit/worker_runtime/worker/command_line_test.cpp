@@ -131,19 +131,25 @@ TEST_CASE("bad values name the flag, the value and what was expected") {
   CHECK_THROWS_WITH(parse({"train", "--steps", "many"}),
                     Contains("--steps") && Contains("\"many\"") && Contains("whole number"));
   CHECK_THROWS_WITH(parse({"train", "--steps", "0"}), Contains("--steps is \"0\""));
-  CHECK_THROWS_WITH(parse({"train", "--lr", "1e-3x"}), Contains("lr is \"1e-3x\""));
-  CHECK_THROWS_WITH(parse({"train", "--lr", "nan"}), Contains("lr is \"nan\""));
+  CHECK_THROWS_WITH(parse({"train", "--lr", "1e-3x"}), Contains("[train] --lr is \"1e-3x\""));
+  CHECK_THROWS_WITH(parse({"train", "--lr", "nan"}), Contains("[train] --lr is \"nan\", expected a number"));
   CHECK_THROWS_WITH(parse({"train", "--heads", "3"}),
                     Contains("--heads is \"3\"") && Contains("divisor of --hidden 128"));
   CHECK_THROWS_WITH(parse({"train", "--dtype", "f23"}), Contains("did you mean \"f32\""));
   CHECK_THROWS_WITH(parse({"train", "--config", "/nowhere.json"}),
-                    Contains("/nowhere.json") && Contains("cannot be read"));
+                    Contains("/nowhere.json") && Contains("no such file"));
   const ConfigFile broken("{\"steps\": ");
-  CHECK_THROWS_WITH(parse({"train", "--config", broken.path()}), Contains("not JSON"));
+  CHECK_THROWS_WITH(parse({"train", "--config", broken.path()}), Contains("line 1, column 11: not JSON: ") &&
+                                                                     Contains("unexpected end of input") &&
+                                                                     !Contains("json.exception"));
+  const ConfigFile second("{\n  \"steps\": 3,\n  oops\n}");
+  CHECK_THROWS_WITH(parse({"train", "--config", second.path()}), Contains("line 3, column 3: not JSON"));
+  CHECK_THROWS_WITH(parse({"train", "--config", "/tmp"}), Contains("--config /tmp: is a directory"));
+  CHECK_THROWS_AS(parse({"train", "--config", "/tmp"}), dtrun::UsageError);
   const ConfigFile list("[1]");
   CHECK_THROWS_WITH(parse({"train", "--config", list.path()}), Contains("expected a JSON object"));
   const ConfigFile wrong(R"({"steps": "7"})");
-  CHECK_THROWS_WITH(parse({"train", "--config", wrong.path()}), Contains("steps") && Contains("whole number"));
+  CHECK_THROWS_WITH(parse({"train", "--config", wrong.path()}), Contains(": steps is \"7\", expected a whole number"));
   const ConfigFile real(R"({"steps": 7.5})");
   CHECK_THROWS_WITH(parse({"train", "--config", real.path()}), Contains("7.5"));
 }
@@ -181,4 +187,22 @@ TEST_CASE("help and version are text") {
   CHECK_THAT(parse({"--version"}).text, Contains("dtrun-worker"));
   CHECK(parse({"hello"}).kind == Command::Kind::hello);
   CHECK(parse({"bench", "--op", "all", "--max-bytes", "1M"}).bench.max_bytes == 1 << 20);
+}
+
+TEST_CASE("limits of the model are those of the command line") {
+  CHECK_THROWS_WITH(parse({"train", "--layers", "4097"}), Contains("--layers is \"4097\", expected 1 to 4096"));
+  CHECK_THROWS_WITH(parse({"train", "--vocab-size", "16777217"}), Contains("expected 0 to 16777216"));
+  CHECK(parse({"train", "--layers", "4096"}).train.layers == 4096);
+}
+
+TEST_CASE("options of train before or without it are sent to it") {
+  CHECK_THROWS_WITH(parse({"--steps", "3"}), Contains("--steps is an option of train and belongs after it"));
+  CHECK_THROWS_WITH(parse({"--seq_len=3", "train"}), Contains("--seq-len") && Contains("belongs after it"));
+}
+
+TEST_CASE("help shows types and defaults") {
+  const auto text = parse({"train", "--help"}).text;
+  CHECK_THAT(text, Contains("--steps INT=100") && Contains("--lr NUMBER=0.001") && Contains("--save TEXT") &&
+                       Contains("--dtype TEXT=f32"));
+  CHECK_THAT(parse({"bench", "--help"}).text, Contains("TEXT=all_reduce") && Contains("SIZE=64M"));
 }

@@ -58,6 +58,7 @@ TEST_CASE("every kind of error has its name") {
   CHECK(error_kind(dtrun::RendezvousError("a", "b")) == "RendezvousError");
   CHECK(error_kind(dtrun::Error("a", "b")) == "Error");
   CHECK(error_kind(std::bad_alloc()) == "OutOfMemory");
+  CHECK(error_kind(MemoryError("a", "b")) == "OutOfMemory");
 }
 
 TEST_CASE("the step log has one whole line per step") {
@@ -93,6 +94,20 @@ TEST_CASE("the step log has one whole line per step") {
   }
   CHECK(lines == 3);
   account.remove(MemoryTag::param, 128);
+}
+
+TEST_CASE("a full disk costs lines of the step log, not the run") {
+  const TempDir dir;
+  if (!fs::is_character_file("/dev/full")) {
+    WARN("no /dev/full here");
+    return;
+  }
+  fs::create_symlink("/dev/full", dir.path() / "steps.jsonl");
+  StepLog log(dir.path());
+  const MemoryAccount account;
+  for (int step = 0; step < 3; ++step) CHECK_NOTHROW(log.write({}, account));
+  CHECK(log.lost_lines() == 3);
+  CHECK(fs::is_character_file("/dev/full"));
 }
 
 TEST_CASE("the log directory: chosen, the launcher's, beside the error file, temporary") {

@@ -1,0 +1,102 @@
+#include "worker_runtime/worker/memory_need.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "rendezvous/base/error.hpp"
+
+namespace dtrun::runtime {
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr double kFloat = 4;
+
+std::optional<double> free_of_host(const fs::path& root) {
+  std::ifstream file(root / "proc/meminfo");
+  std::optional<double> result;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    double kilobytes = 0;
+    if (!(words >> name >> kilobytes) || (name != "MemAvailable:" && name != "SwapFree:")) continue;
+    result = result.value_or(0) + kilobytes * 1024;
+  }
+  return result;
+}
+
+// The group of this process and those around it; a container sees its own as the root of the tree.
+std::optional<double> limit_of_group(const fs::path& root) {
+  std::ifstream groups(root / "proc/self/cgroup");
+  std::optional<double> least;
+  for (std::string line; std::getline(groups, line);) {
+    const bool second = line.starts_with("0::/");  // version 2; version 1 names its controllers
+    const auto memory = line.find(":memory:/");
+    if (!second && memory == std::string::npos) continue;
+    const fs::path base = root / (second ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
+    fs::path group = line.substr(second ? 4 : memory + 9);
+    while (true) {
+      std::ifstream file(base / group / (second ? "memory.max" : "memory.limit_in_bytes"));
+      double limit = 0;
+      if (file >> limit) least = std::min(least.value_or(limit), limit);
+      if (group.empty()) break;
+      group = group.parent_path();
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples) {
+  const auto parameters = static_cast<double>(parameter_count) * kFloat;
+  const auto tokens = static_cast<double>(config.batch_size) * static_cast<double>(config.seq_len);
+  MemoryNeed need;
+  need.parameters = parameters;
+  need.gradients = parameters * (config.micro_batches > 1 ? 2 : 1);
+  need.optimizer = parameters * 2;
+  // Of what a block keeps for backward: q, k and v, and the wide layer before and after its non-linearity.
+  need.activations = tokens * static_cast<double>(config.layers) * static_cast<double>(config.hidden) * 8 * kFloat;
+  need.data = tokens * static_cast<double>(config.micro_batches) * 2 * kFloat + static_cast<double>(samples) * 8;
+  return need;
+}
+
+std::optional<double> available_memory(const fs::path& root) {
+  const auto host = free_of_host(root);
+  const auto group = limit_of_group(root);
+  return host && group ? std::min(*host, *group) : host ? host : group;
+}
+
+void require_memory(const MemoryNeed& need, int ranks, std::optional<double> available) {
+  const auto all = need.total() * ranks;
+  if (!available || all <= *available) return;
+  throw UsageError(
+      "train",
+      fmt::format("this run needs at least {} of memory on this host, {} are available; per rank: "
+                  "parameters {}, gradients {}, optimizer {}, activations {}, data and its order {} "
+                  "(--layers, --hidden, --vocab-size, --batch-size, --seq-len, --data)",
+                  bytes_text(all), bytes_text(*available), bytes_text(need.parameters), bytes_text(need.gradients),
+                  bytes_text(need.optimizer), bytes_text(need.activations), bytes_text(need.data)));
+}
+
+std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
+}
+
+std::string held_text(const MemoryAccount& account) {
+  std::string text;
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    const auto which = static_cast<MemoryTag>(tag);
+    text += fmt::format("{}{} {}", tag == 0 ? "" : ", ", name_of(which),
+                        bytes_text(static_cast<double>(account.current(which))));
+  }
+  return text;
+}
+
+}  // namespace dtrun::runtime

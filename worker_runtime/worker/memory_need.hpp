@@ -1,0 +1,34 @@
+// What a run must hold at least, and what the host has: an impossible size is refused with numbers, before the first
+// allocation.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/worker/train_config.hpp"
+
+namespace dtrun::runtime {
+
+// Of one rank, in bytes. Lower bounds, so that no run that fits is refused; doubles, because the product of legal
+// options leaves 64 bits.
+struct MemoryNeed {
+  double parameters = 0, gradients = 0, optimizer = 0, activations = 0, data = 0;
+  double total() const { return parameters + gradients + optimizer + activations + data; }
+};
+MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples);
+
+// Free memory and swap of the host, and not more than the control group may have. Nothing when the kernel does not say.
+// `root` stands for "/", for tests.
+std::optional<double> available_memory(const std::filesystem::path& root = "/");
+
+// Throws UsageError when `ranks` such ranks cannot fit into `available`.
+void require_memory(const MemoryNeed& need, int ranks, std::optional<double> available);
+
+std::string bytes_text(double bytes);
+// "param 1.0 GiB, grad 1.0 GiB", for the message of an allocation that failed.
+std::string held_text(const MemoryAccount& account);
+
+}  // namespace dtrun::runtime
