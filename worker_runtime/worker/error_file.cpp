@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "rendezvous/base/env.hpp"
@@ -26,11 +27,27 @@ std::string error_kind(const std::exception& error) {
   return "Error";
 }
 
+namespace {
+
+// A wait that ends at its deadline tells of the waiting rank first. The launcher shows the beginning of a message, and
+// the rank that was waited for is what matters: "rank 1 is missing: ".
+std::string missing_rank(const std::exception& error) {
+  if (dynamic_cast<const CommError*>(&error) == nullptr) return {};
+  const std::string_view text = error.what();
+  const auto missing = text.find("missing:");
+  const auto start = missing == std::string_view::npos ? missing : text.find("rank ", missing);
+  if (start == std::string_view::npos) return {};
+  const auto end = text.find_first_not_of("0123456789", start + 5);
+  return fmt::format("{} is missing: ", text.substr(start, end == std::string_view::npos ? end : end - start));
+}
+
+}  // namespace
+
 std::string error_document(const std::exception& error, long long timestamp) {
   using nlohmann::ordered_json;
   const std::string text = error.what();
   ordered_json document;
-  document["message"]["message"] = fmt::format("{}: {}", error_kind(error), text);
+  document["message"]["message"] = fmt::format("{}: {}{}", error_kind(error), missing_rank(error), text);
   document["message"]["extraInfo"]["py_callstack"] = text;
   document["message"]["extraInfo"]["timestamp"] = fmt::format("{}", timestamp);
   return document.dump(-1, ' ', true, ordered_json::error_handler_t::replace);

@@ -52,6 +52,17 @@ TEST_CASE("the error file has the form of torch's @record") {
   CHECK_FALSE(write_error_file((dir.path() / "no" / "such").string(), dtrun::Error("a", "b")));
 }
 
+TEST_CASE("the error file names the rank that was waited for before the one that waited") {
+  const auto message = [](const std::string& text) {
+    const auto document = nlohmann::json::parse(error_document(dtrun::CommError("comm", text), 0));
+    return document["message"]["message"].get<std::string>();
+  };
+  CHECK_THAT(message("group \"dp\": rank 0 waited 3 s in number 4; missing:\n  rank 12 (pid 9), its last operation: x"),
+             Catch::StartsWith("CommError: rank 12 is missing: [comm] group"));
+  CHECK_THAT(message("rank 1 (pid 7) died"), Catch::StartsWith("CommError: [comm] rank 1"));
+  CHECK_THAT(message("missing: nothing"), Catch::StartsWith("CommError: [comm] missing: nothing"));
+}
+
 TEST_CASE("every kind of error has its name") {
   CHECK(error_kind(dtrun::UsageError("a", "b")) == "UsageError");
   CHECK(error_kind(dtrun::TimeoutError("a", "b")) == "TimeoutError");
