@@ -49,6 +49,12 @@ void allow_descriptors(int workers) {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+int duplicate(int fd) {
+  const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
+  if (copy < 0) throw_errno("launcher", "no descriptor for the workers' output");
+  return copy;
+}
+
 bool is_ignored(int signal) {
   struct sigaction action {};
   return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -64,7 +70,7 @@ class ElasticAgent::Impl {
         directory_(config.logs.directory, temporary_base_directory(), plan_.run_id),
         events_(config, plan_.run_id),
         watcher_(io_),
-        hub_ready_(io_, ::dup(hub_.event_fd())),
+        hub_ready_(io_, duplicate(hub_.event_fd())),
         signals_(io_),
         timer_(io_),
         store_(io_, plan_.store),

@@ -5,10 +5,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <boost/system/system_error.hpp>
+
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <system_error>
 #include <utility>
 
 #include "launcher/agent/elastic_agent.hpp"
@@ -112,7 +113,7 @@ int launch(std::span<const std::string> arguments) noexcept {
   } catch (const SystemError& error) {
     complain(std::string(error.what()) + limit_hint(error.error_number()));
     return kExitInfrastructure;
-  } catch (const std::system_error& error) {  // of Asio
+  } catch (const boost::system::system_error& error) {  // of Asio
     complain(std::string(error.what()) + limit_hint(error.code().value()));
     return kExitInfrastructure;
   } catch (const std::exception& error) {

@@ -337,6 +337,13 @@ TEST_CASE("limits of the system are named, and kill no launcher") {
       bash("ulimit -n 40; exec " + program + " --nproc-per-node=20 --no-python sleep 60");
   CHECK(files_code == 75);
   CHECK_THAT(files_error, Catch::Contains("ulimit -n") && Catch::Contains("could not be started"));
+  for (const auto* few : {"8", "12", "16"}) {  // not even enough for the launcher itself, or for no rank
+    CAPTURE(few);
+    const auto [few_code, few_error] =
+        bash("ulimit -n " + std::string(few) + "; exec " + program + " --no-python true");
+    CHECK(few_code == 75);
+    CHECK_THAT(few_error, Catch::Contains("ulimit -n"));
+  }
   const auto [size_code, size_error] =
       bash("ulimit -f 8; exec " + program + " --no-python seq 10000 > " + directory.file("out"));
   CHECK(size_code == 0);
