@@ -45,9 +45,9 @@ std::string missing_rank(const std::exception& error) {
 
 std::string error_document(const std::exception& error, long long timestamp) {
   using nlohmann::ordered_json;
-  const std::string text = error.what();
+  const std::string text = missing_rank(error) + error.what();
   ordered_json document;
-  document["message"]["message"] = fmt::format("{}: {}{}", error_kind(error), missing_rank(error), text);
+  document["message"]["message"] = fmt::format("{}: {}", error_kind(error), text);
   document["message"]["extraInfo"]["py_callstack"] = text;
   document["message"]["extraInfo"]["timestamp"] = fmt::format("{}", timestamp);
   return document.dump(-1, ' ', true, ordered_json::error_handler_t::replace);

@@ -55,7 +55,10 @@ TEST_CASE("the error file has the form of torch's @record") {
 TEST_CASE("the error file names the rank that was waited for before the one that waited") {
   const auto message = [](const std::string& text) {
     const auto document = nlohmann::json::parse(error_document(dtrun::CommError("comm", text), 0));
-    return document["message"]["message"].get<std::string>();
+    const auto message_text = document["message"]["message"].get<std::string>();
+    // The launcher shows this one when it has several lines.
+    CHECK("CommError: " + document["message"]["extraInfo"]["py_callstack"].get<std::string>() == message_text);
+    return message_text;
   };
   CHECK_THAT(message("group \"dp\": rank 0 waited 3 s in number 4; missing:\n  rank 12 (pid 9), its last operation: x"),
              Catch::StartsWith("CommError: rank 12 is missing: [comm] group"));
