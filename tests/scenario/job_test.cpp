@@ -1,4 +1,5 @@
 // A job from outside: exit codes, the report, restarts, output, signals that do not stop it.
+#include <algorithm>
 #include <csignal>
 #include <map>
 
@@ -49,8 +50,9 @@ TEST_CASE("a program that is missing or not executable has the shell's code, and
 TEST_CASE("death is noticed at once") {
   Job job(dtrun_argv({"--nproc-per-node=2"}, {"rank=0", "sleep=0.3", "die=KILL", "end", "forever"}));
   CHECK(job.wait(10s) == ExitStatus{.code = 137});
-  // Start, 0.3 s, and the peer's stop: the rest is dtrun's.
-  CHECK(job.running_time() < 600ms);
+  // Start, 0.3 s, and the peer's stop: the rest is dtrun's. Far above what it needs (scripts/bench/launch), far below a
+  // poll or a grace period.
+  CHECK(job.running_time() < 2s);
 }
 
 TEST_CASE("restarts count up to the limit, with a fresh place for every attempt") {
@@ -81,7 +83,13 @@ TEST_CASE("a hundred restarts leave no descriptor and no zombie") {
     if (at != std::string::npos) counts.push_back(line.substr(at));
   }
   REQUIRE(counts.size() == 101);
-  CHECK(counts[2] == counts[100]);
+  // A count taken while the worker starts may see the ends of its pipes: the largest counts are compared.
+  const auto largest = [](auto begin, auto end) {
+    int most = 0;
+    for (auto line = begin; line != end; ++line) most = std::max(most, std::stoi(line->substr(4)));
+    return most;
+  };
+  CHECK(largest(counts.begin() + 50, counts.end()) <= largest(counts.begin(), counts.begin() + 50));
   CHECK_THAT(counts[100], Catch::EndsWith("children 1"));
   CHECK(job.processes().empty());
 }

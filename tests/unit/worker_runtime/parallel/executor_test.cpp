@@ -41,15 +41,15 @@ struct Rank {
   Batch batch(int index) {
     Batch result{Tensor::empty(Shape{kBatch, kSequence}, DType::i32, batch_arena),
                  Tensor::empty(Shape{kBatch, kSequence}, DType::i32, batch_arena)};
-    std::int32_t value = 7 * index;
-    for (auto& token : result.tokens.span<std::int32_t>())
-      token = (value = value * 5 + 3) % static_cast<std::int32_t>(kVocab);
-    for (auto& token : result.targets.span<std::int32_t>())
-      token = (value = value * 5 + 1) % static_cast<std::int32_t>(kVocab);
-    for (auto* tensor : {&result.tokens, &result.targets}) {
-      for (auto& token : tensor->span<std::int32_t>())
-        token = (token + static_cast<std::int32_t>(kVocab)) % static_cast<std::int32_t>(kVocab);
-    }
+    auto value = static_cast<std::uint32_t>(7 * index);
+    const auto fill = [&](const Tensor& tensor, std::uint32_t increment) {
+      for (auto& token : tensor.span<std::int32_t>()) {
+        value = value * 5 + increment;
+        token = static_cast<std::int32_t>(value % static_cast<std::uint32_t>(kVocab));
+      }
+    };
+    fill(result.tokens, 3);
+    fill(result.targets, 1);
     return result;
   }
 
