@@ -2,7 +2,7 @@
 // [--batch-size N]
 //            [--clip-norm X] [--profile]
 // Milliseconds per training step (forward, backward, norm, AdamW) of a GPT-2 in f32, the C++ side of
-// scripts/bench/step_torch.py. Prints one JSON line; --profile adds the time of each phase.
+// scripts/bench/step/step_torch.py. Prints one JSON line; --profile adds the time of each phase.
 #include <fmt/format.h>
 #include <time.h>
 

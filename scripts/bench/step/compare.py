@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """compare.py BENCH_STEP [--rounds N] [--steps N] [--threads N]: a GPT-2 training step of dtrun and of PyTorch, measured in turns.
 
-BENCH_STEP is the built program bench_step. PyTorch's side is scripts/bench/step_torch.py under $DTRUN_TORCH_PYTHON or
+BENCH_STEP is the built program bench_step. PyTorch's side is scripts/bench/step/step_torch.py under $DTRUN_TORCH_PYTHON or
 ~/.cache/dtrun-torch/bin/python. Prints each round, then best, median and CPU milliseconds of both and the ratios (bar: 0.80).
 Exit code 77 when there is no PyTorch.
 """
@@ -28,7 +28,7 @@ def main():
         print(f"skipped: no Python with PyTorch at {python}")
         return 77
     options = ["--steps", str(args.steps), "--threads", str(args.threads)]
-    sides = {"dtrun": [args.bench_step, *options], "torch": [python, HERE.parent / "step_torch.py", *options]}
+    sides = {"dtrun": [args.bench_step, *options], "torch": [python, HERE / "step_torch.py", *options]}
     results = {name: [] for name in sides}
     for round_ in range(args.rounds):
         for name, command in sides.items():

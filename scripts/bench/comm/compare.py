@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run.py [--build DIR] [--rounds N] [--fresh] [BYTES...]: all-reduce of two processes on this machine: ours, torch Gloo, Open MPI's shared memory.
+"""compare.py [--build DIR] [--rounds N] [--fresh] [BYTES...]: all-reduce of two processes on this machine: ours, torch Gloo, Open MPI's shared memory.
 
 In place, f32 sums, processes bound to one core each. By default calls follow each other on the same tensor (as in nccl-tests); with
 --fresh every rank writes its tensor again before each call, which is not timed. "ours" uses tensors of ProcessGroup::allocate(), which
