@@ -8,7 +8,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
@@ -26,6 +25,7 @@
 #include "launcher/agent/worker_environment.hpp"
 #include "launcher/agent/worker_group.hpp"
 #include "launcher/process/process_tree.hpp"
+#include "rendezvous/base/signal_descriptor.hpp"
 #include "rendezvous/base/unique_fd.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
 
@@ -71,7 +71,7 @@ class ElasticAgent::Impl {
         events_(config, plan_.run_id),
         watcher_(io_),
         hub_ready_(io_, duplicate(hub_.event_fd())),
-        signals_(io_),
+        signals_(io_, open_signals().release()),
         timer_(io_),
         store_(io_, plan_.store),
         workers_(watcher_, hub_) {
@@ -89,7 +89,7 @@ class ElasticAgent::Impl {
   }
 
   RunResult run() {
-    listen_to_signals();
+    wait_for_signal();
     wait_for_output();
     watcher_.start([this](const std::vector<int>& ranks) { workers_ended(ranks); });
     start_round();
@@ -106,15 +106,12 @@ class ElasticAgent::Impl {
   }
 
  private:
-  void listen_to_signals() {
-    signals_.add(SIGCHLD);
+  UniqueFd open_signals() const {
+    std::vector<int> numbers{SIGCHLD, SIGUSR1, SIGUSR2};
     for (const int number : config_.stop.signals) {
-      if (number != SIGHUP || !is_ignored(SIGHUP)) signals_.add(number);  // nohup stays nohup
+      if (number != SIGHUP || !is_ignored(SIGHUP)) numbers.push_back(number);  // nohup stays nohup
     }
-    for (const int number : {SIGUSR1, SIGUSR2}) {
-      if (!is_stop_signal(number)) signals_.add(number);
-    }
-    wait_for_signal();
+    return open_signal_descriptor(numbers);
   }
 
   bool is_stop_signal(int number) const {
@@ -122,18 +119,23 @@ class ElasticAgent::Impl {
   }
 
   void wait_for_signal() {
-    signals_.async_wait([this](const boost::system::error_code& error, int number) {
+    signals_.async_wait(asio::posix::descriptor_base::wait_read, [this](const boost::system::error_code& error) {
       if (error) return;
+      const int number = next_signal(signals_.native_handle());
       wait_for_signal();
-      if (number == SIGCHLD) {
-        reap_ended_children();
-      } else {
-        const bool stop = is_stop_signal(number);
-        if (stop) note_stop_signal(number);
-        events_.signal_received(number);
-        react({stop ? Event::Kind::stop_signal : Event::Kind::user_signal, number, {}});
-      }
+      if (number != 0) signal_came(number);
     });
+  }
+
+  void signal_came(int number) {
+    if (number == SIGCHLD) {
+      reap_ended_children();
+      return;
+    }
+    const bool stop = is_stop_signal(number);
+    if (stop) note_stop_signal(number);
+    events_.signal_received(number);
+    react({stop ? Event::Kind::stop_signal : Event::Kind::user_signal, number, {}});
   }
 
   void note_stop_signal(int number) {
@@ -376,7 +378,7 @@ class ElasticAgent::Impl {
   OutputHub hub_;
   ExitWatcher watcher_;
   asio::posix::stream_descriptor hub_ready_;
-  asio::signal_set signals_;
+  asio::posix::stream_descriptor signals_;
   asio::steady_timer timer_;
   unsigned timer_number_ = 0;
   RoundStore store_;

@@ -2,10 +2,12 @@
 #include <sys/resource.h>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/signal_set.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+
 #include <csignal>
 #include <cstdio>
 
+#include "rendezvous/base/signal_descriptor.hpp"
 #include "rendezvous/server/store_server.hpp"
 #include "rendezvous/store_tool/commands.hpp"
 
@@ -31,8 +33,9 @@ int serve(const std::string& host, std::uint16_t port, bool serve_1x) {
   options.port = port;
   options.serve_1x = serve_1x;
   StoreServer server(io, options);
-  boost::asio::signal_set signals(io, SIGINT, SIGTERM);
-  signals.async_wait([&server, &io](const boost::system::error_code&, int) {
+  constexpr int kStopSignals[] = {SIGINT, SIGTERM};
+  boost::asio::posix::stream_descriptor signals(io, open_signal_descriptor(kStopSignals).release());
+  signals.async_wait(boost::asio::posix::descriptor_base::wait_read, [&server, &io](const boost::system::error_code&) {
     server.close();
     io.stop();
   });

@@ -47,6 +47,11 @@ std::size_t TestServer::connections() {
   return answer.get_future().get();
 }
 
+void TestServer::settle() {
+  // From one turn of the loop to the one after the next it has looked at its sockets.
+  for (int turn = 0; turn < 4; ++turn) connections();
+}
+
 RawClient::RawClient(std::uint16_t port, int receive_buffer)
     : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   if (!socket_) throw std::runtime_error("socket");

@@ -20,6 +20,8 @@ class TestServer {
   std::uint16_t port() const;
   // Asked on the server's thread.
   std::size_t connections();
+  // Returns when the server has dealt with everything that was sent so far.
+  void settle();
 
  private:
   struct Inside;
