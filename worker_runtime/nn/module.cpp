@@ -38,23 +38,9 @@ Tensor Unit::run(Tape& tape, const Tensor& activation, const Batch& batch) const
   return output.tensor();
 }
 
-std::vector<Parameter*> Model::parameters() const {
-  std::vector<Parameter*> all;
-  for (const auto& unit : units_) {
-    for (Parameter* parameter : unit->parameters()) {
-      if (std::ranges::find(all, parameter) == all.end()) all.push_back(parameter);
-    }
-  }
-  return all;
-}
-
 Parameter* Model::find(std::string_view name) const noexcept {
-  for (const auto& unit : units_) {
-    for (Parameter* parameter : unit->parameters()) {
-      if (parameter->name() == name) return parameter;
-    }
-  }
-  return nullptr;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 std::int64_t Model::parameter_count() const noexcept {
@@ -66,13 +52,15 @@ std::int64_t Model::parameter_count() const noexcept {
 }
 
 void Model::append(std::unique_ptr<Unit> unit) {
-  for (const Parameter* parameter : unit->parameters()) {
-    const Parameter* known = find(parameter->name());
-    if (known != nullptr && known != parameter) {
+  units_.push_back(std::move(unit));  // first: the index must never point at what is gone
+  for (Parameter* parameter : units_.back()->parameters()) {
+    const auto [known, is_new] = by_name_.emplace(parameter->name(), parameter);
+    if (is_new) {
+      parameters_.push_back(parameter);
+    } else if (known->second != parameter) {
       throw UsageError("nn", fmt::format("two parameters are named \"{}\"", parameter->name()));
     }
   }
-  units_.push_back(std::move(unit));
 }
 
 }  // namespace dtrun::runtime

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -86,7 +87,7 @@ class Model {
   std::size_t size() const noexcept { return units_.size(); }
   Unit& unit(std::size_t index) const { return *units_.at(index); }
   // Every parameter once, in order of first use. Sort by name for hashes and files.
-  std::vector<Parameter*> parameters() const;
+  const std::vector<Parameter*>& parameters() const noexcept { return parameters_; }
   // nullptr when unknown.
   Parameter* find(std::string_view name) const noexcept;
   std::int64_t parameter_count() const noexcept;
@@ -94,6 +95,8 @@ class Model {
  private:
   void append(std::unique_ptr<Unit> unit);
   std::vector<std::unique_ptr<Unit>> units_;
+  std::vector<Parameter*> parameters_;                        // of the units
+  std::unordered_map<std::string_view, Parameter*> by_name_;  // the names are the parameters' own
 };
 
 }  // namespace dtrun::runtime
