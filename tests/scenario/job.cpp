@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -82,17 +83,6 @@ void redirect(const std::string& path, int target, int flags) {
 
 }  // namespace
 
-TempDirectory::TempDirectory() {
-  auto pattern = (std::filesystem::temp_directory_path() / "dtrun-test-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  path_ = pattern;
-}
-
-TempDirectory::~TempDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
   const auto end = std::chrono::steady_clock::now() + limit;
   for (;;) {
@@ -100,13 +90,6 @@ bool eventually(const std::function<bool()>& condition, std::chrono::millisecond
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(1ms);
   }
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

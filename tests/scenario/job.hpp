@@ -5,34 +5,19 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/process/exit_status.hpp"
+#include "tests/support/files.hpp"
 
 namespace dtrun::tests {
-
-// Removed with everything in it at the end.
-class TempDirectory {
- public:
-  TempDirectory();
-  TempDirectory(const TempDirectory&) = delete;
-  TempDirectory& operator=(const TempDirectory&) = delete;
-  ~TempDirectory();
-  const std::filesystem::path& path() const { return path_; }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 // True as soon as the condition holds, false when it does not within the limit.
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(10));
 
-std::string read_file(const std::string& path);
 std::vector<std::string> lines_of(const std::string& text);
 std::string join(const std::vector<std::string>& words);
 

@@ -18,6 +18,7 @@
 
 #include "rendezvous/base/unique_fd.hpp"
 #include "tests/support/directory_store.hpp"
+#include "tests/support/files.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 
 namespace dtrun::test {
@@ -42,7 +43,7 @@ inline std::string run_rank(const std::filesystem::path& directory, int rank, in
 
 inline std::vector<std::string> run_ranks(int n, const RankFunction& function,
                                           const runtime::GroupOptions& options = {}) {
-  const TemporaryDirectory directory;
+  const tests::TempDirectory directory;
   std::vector<std::string> results(static_cast<std::size_t>(n));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
@@ -108,7 +109,7 @@ class RankProcesses {
     ::kill(pids_[index], SIGKILL);
     ::waitpid(pids_[index], nullptr, 0);
   }
-  TemporaryDirectory directory_;
+  tests::TempDirectory directory_;
   std::vector<pid_t> pids_;
   std::vector<UniqueFd> pipes_;
 };

@@ -111,7 +111,7 @@ TEST_CASE("ranks that do not come are named when the deadline passes") {
 }
 
 TEST_CASE("a rank that never comes at set-up is named") {
-  const test::TemporaryDirectory directory;
+  const tests::TempDirectory directory;
   test::DirectoryStore store(directory.path());
   CHECK_THROWS_WITH(create_process_group("shm", store, 0, 2, {.timeout = std::chrono::milliseconds(50)}),
                     Catch::Contains("rank 1 did not come within 0.05 s"));
@@ -122,7 +122,7 @@ TEST_CASE("a rank that never comes at set-up is named") {
 TEST_CASE("kill -9 of a rank in mid all-reduce: the others throw within a second and name it") {
   const std::int64_t count = GENERATE(16, 5'000'000);
   const bool shared = GENERATE(true, false);
-  const test::TemporaryDirectory notes;
+  const tests::TempDirectory notes;
   test::RankProcesses processes(3, [&](ProcessGroup& group) {
     MemoryAccount account;
     Arena arena(MemoryTag::work, account);

@@ -97,7 +97,7 @@ TEST_CASE("a rank that is killed in mid training is named by all others within a
   auto config = small_run();
   config.steps = 1'000'000;
   config.bucket_mb = kOneKiB;
-  const dtrun::test::TemporaryDirectory marks;
+  const dtrun::tests::TempDirectory marks;
   dtrun::test::RankProcesses ranks(3, [&](ProcessGroup& group) {
     MemoryAccount account;
     Trainer trainer(group, account, config);

@@ -1,29 +1,18 @@
 #include "tests/catch.hpp"
 
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 
 #include "launcher/agent/oom_counter.hpp"
+#include "tests/support/files.hpp"
 
 namespace fs = std::filesystem;
 using dtrun::launcher::OomCounter;
 
 namespace {
 
-struct FakeCgroup {
-  FakeCgroup() {
-    char name[] = "/tmp/dtrun_cgroup_XXXXXX";
-    root = ::mkdtemp(name);
-  }
-  ~FakeCgroup() { fs::remove_all(root); }
-  void write(const std::string& name, const std::string& text) const {
-    fs::create_directories(fs::path(root + "/" + name).parent_path());
-    std::ofstream(root + "/" + name) << text;
-  }
-  OomCounter counter() const { return OomCounter(root + "/membership", root); }
-  std::string root;
+struct FakeCgroup : dtrun::tests::TempDirectory {
+  OomCounter counter() const { return OomCounter(file("membership"), path().string()); }
 };
 
 }  // namespace
@@ -38,7 +27,7 @@ TEST_CASE("the OOM killer's count is read from cgroup v2 and v1, and is 0 withou
     CHECK(counter.read() == 3);
     fake.write("a/b/memory.events", "low 0\noom 9\noom_kill 4\n");
     CHECK(counter.read() == 4);
-    fs::remove(fake.root + "/a/b/memory.events");
+    fs::remove(fake.file("a/b/memory.events"));
     CHECK(counter.read() == 0);
   }
   SECTION("v1 beside an empty v2") {

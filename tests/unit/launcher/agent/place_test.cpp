@@ -2,7 +2,6 @@
 #include "tests/catch.hpp"
 
 #include <sched.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -15,6 +14,7 @@
 #include "launcher/agent/worker_environment.hpp"
 #include "launcher/config/grammar.hpp"
 #include "rendezvous/base/error.hpp"
+#include "tests/support/files.hpp"
 
 using namespace dtrun;
 using namespace dtrun::launcher;
@@ -45,17 +45,6 @@ RoundPlace two_workers() {
   place.log_directory = "/logs/attempt_1";
   return place;
 }
-
-// Removed with everything in it.
-struct TemporaryDirectory {
-  TemporaryDirectory() {
-    std::string pattern = (fs::temp_directory_path() / "dtrun_test_XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path = pattern;
-  }
-  ~TemporaryDirectory() { fs::remove_all(path); }
-  std::string path;
-};
 
 }  // namespace
 
@@ -155,8 +144,8 @@ TEST_CASE("random ids have torchrun's shapes") {
 }
 
 TEST_CASE("a temporary run directory vanishes when nothing was written") {
-  const TemporaryDirectory base;
-  RunDirectory directory(std::nullopt, base.path, "job");
+  const tests::TempDirectory base;
+  RunDirectory directory(std::nullopt, base.path().string(), "job");
   directory.make_attempt(0, 2);
   struct stat status {};
   REQUIRE(::stat(fs::path(directory.path()).parent_path().c_str(), &status) == 0);
@@ -166,7 +155,7 @@ TEST_CASE("a temporary run directory vanishes when nothing was written") {
 
   SECTION("empty") {
     CHECK_FALSE(directory.prune(false));
-    CHECK(fs::is_empty(base.path));
+    CHECK(fs::is_empty(base.path().string()));
   }
   SECTION("an error file is kept after a failure, not after a success") {
     std::ofstream(directory.error_file(0, 1)) << "{}";
@@ -174,7 +163,7 @@ TEST_CASE("a temporary run directory vanishes when nothing was written") {
     CHECK(fs::exists(directory.error_file(0, 1)));
     CHECK_FALSE(fs::exists(directory.rank(0, 0)));
     CHECK_FALSE(directory.prune(true));
-    CHECK(fs::is_empty(base.path));
+    CHECK(fs::is_empty(base.path().string()));
   }
   SECTION("what workers wrote themselves is kept") {
     std::ofstream(directory.attempt(0) + "/steps.jsonl") << "{}";
@@ -184,18 +173,18 @@ TEST_CASE("a temporary run directory vanishes when nothing was written") {
 }
 
 TEST_CASE("a named log directory is made, kept, and never shared between runs") {
-  const TemporaryDirectory base;
-  RunDirectory first(base.path + "/a/b", "/nonexistent", "job");
-  RunDirectory second(base.path + "/a/b", "/nonexistent", "job");
+  const tests::TempDirectory base;
+  RunDirectory first(base.path().string() + "/a/b", "/nonexistent", "job");
+  RunDirectory second(base.path().string() + "/a/b", "/nonexistent", "job");
   CHECK(first.path() != second.path());
-  CHECK(first.path().starts_with(base.path + "/a/b/job_"));
+  CHECK(first.path().starts_with(base.path().string() + "/a/b/job_"));
   first.make_attempt(0, 1);
   CHECK(first.prune(true));
   CHECK(fs::is_directory(first.rank(0, 0)));
-  RunDirectory none("/dev/null", base.path, "job");
+  RunDirectory none("/dev/null", base.path().string(), "job");
   CHECK_FALSE(none.exists());
   CHECK(none.error_file(0, 0).empty());
-  CHECK_THROWS_AS(RunDirectory("/dev/null/x", base.path, "job"), SystemError);
+  CHECK_THROWS_AS(RunDirectory("/dev/null/x", base.path().string(), "job"), SystemError);
 }
 
 TEST_CASE("redirect, tee and filter decide what reaches console and files") {

@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "tests/catch.hpp"
-#include "tests/scenario/job.hpp"
+#include "tests/support/files.hpp"
 
 using namespace dtrun::launcher;
 

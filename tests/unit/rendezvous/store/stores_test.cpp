@@ -11,22 +11,13 @@
 #include "rendezvous/store/hash_store.hpp"
 #include "rendezvous/store/prefix_store.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
 
 using namespace dtrun;
 using namespace dtrun::rendezvous;
 using namespace std::chrono_literals;
 
 namespace {
-
-struct TemporaryDirectory {
-  TemporaryDirectory() {
-    std::string name = (std::filesystem::temp_directory_path() / "dtrun-store-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TemporaryDirectory() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
 
 using Keys = std::vector<std::string>;
 
@@ -120,18 +111,18 @@ TEST_CASE("PrefixStore has every operation, shows only its own keys and nests ou
 }
 
 TEST_CASE("FileStore has every operation and joins threads and instances") {
-  const TemporaryDirectory directory;
-  FileStore store(directory.path / "one", -1);
+  const tests::TempDirectory directory;
+  FileStore store(directory.path() / "one", -1);
   check_all_operations(store);
   CHECK(store.num_keys() == 7);
-  check_threads([&] { return std::make_shared<FileStore>(directory.path / "two", 8); });
-  CHECK_FALSE(std::filesystem::exists(directory.path / "two"));
-  CHECK(std::filesystem::exists(directory.path / "one"));
+  check_threads([&] { return std::make_shared<FileStore>(directory.path() / "two", 8); });
+  CHECK_FALSE(std::filesystem::exists(directory.path() / "two"));
+  CHECK(std::filesystem::exists(directory.path() / "one"));
 }
 
 TEST_CASE("FileStore cuts off what a dying writer left half written") {
-  const TemporaryDirectory directory;
-  const auto path = directory.path / "store";
+  const tests::TempDirectory directory;
+  const auto path = directory.path() / "store";
   FileStore store(path, -1);
   store.set("k", "v");
   {
@@ -146,8 +137,8 @@ TEST_CASE("FileStore cuts off what a dying writer left half written") {
 }
 
 TEST_CASE("FileStore says when a file is none of its own") {
-  const TemporaryDirectory directory;
-  std::ofstream(directory.path / "text") << "this is some other file, a long one";
-  CHECK_THROWS_WITH(FileStore(directory.path / "text", -1), Catch::Contains("not a store file"));
-  CHECK_THROWS_AS(FileStore(directory.path / "no" / "such" / "place", -1), SystemError);
+  const tests::TempDirectory directory;
+  std::ofstream(directory.path() / "text") << "this is some other file, a long one";
+  CHECK_THROWS_WITH(FileStore(directory.path() / "text", -1), Catch::Contains("not a store file"));
+  CHECK_THROWS_AS(FileStore(directory.path() / "no" / "such" / "place", -1), SystemError);
 }

@@ -1,7 +1,6 @@
 #include "worker_runtime/checkpoint/output_file.hpp"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
 
 using namespace dtrun;
 using namespace dtrun::runtime;
@@ -20,68 +20,48 @@ namespace fs = std::filesystem;
 
 namespace {
 
-class TempDir {
- public:
-  TempDir() {
-    auto pattern = (fs::temp_directory_path() / "dtrun-whole-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  auto entries() const { return std::distance(fs::directory_iterator(path_), {}); }
-
- private:
-  fs::path path_;
-};
-
 void write_whole(const std::string& path, std::string_view text) {
   OutputFile file("test", path, OutputFile::Durable::yes);
   file.write(text);
   file.commit();
 }
 
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 }  // namespace
 
 TEST_CASE("a whole file is there after commit, and nothing without it") {
-  const TempDir dir;
+  const tests::TempDirectory dir;
   write_whole(dir.file("a"), "one");
-  CHECK(content(dir.file("a")) == "one");
+  CHECK(tests::read_file(dir.file("a")) == "one");
   REQUIRE(::chmod(dir.file("a").c_str(), 0640) == 0);
   {
     OutputFile file("test", dir.file("a"));
     file.write(std::string_view("half"));
-    CHECK(content(dir.file("a")) == "one");
+    CHECK(tests::read_file(dir.file("a")) == "one");
   }
   CHECK(dir.entries() == 1);
   write_whole(dir.file("a"), "two");
-  CHECK(content(dir.file("a")) == "two");
+  CHECK(tests::read_file(dir.file("a")) == "two");
   CHECK((fs::status(dir.file("a")).permissions() & fs::perms::all) == fs::perms(0640));
   write_whole(dir.file(std::string(255, 'n')), "long name");
   CHECK(dir.entries() == 2);
 }
 
 TEST_CASE("a symbolic link stays one, its target is written") {
-  const TempDir dir;
+  const tests::TempDirectory dir;
   fs::create_directory(dir.file("d"));
   fs::create_symlink("d/target", dir.file("link"));  // of nothing yet
   for (const auto* text : {"one", "two"}) {
     check_writable("test", dir.file("link"));
     write_whole(dir.file("link"), text);
     CHECK(fs::is_symlink(dir.file("link")));
-    CHECK(content(dir.file("d/target")) == text);
+    CHECK(tests::read_file(dir.file("d/target")) == text);
   }
   fs::create_symlink("loop", dir.file("loop"));
   CHECK_THROWS_AS(write_whole(dir.file("loop"), "x"), SystemError);
 }
 
 TEST_CASE("a FIFO is written, not replaced, and nobody waits for its reader") {
-  const TempDir dir;
+  const tests::TempDirectory dir;
   const auto path = dir.file("fifo");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
   check_writable("test", path);
@@ -95,7 +75,7 @@ TEST_CASE("a FIFO is written, not replaced, and nobody waits for its reader") {
 }
 
 TEST_CASE("a device is written, not replaced") {
-  const TempDir dir;
+  const tests::TempDirectory dir;
   // A copy of /dev/full, so that a failure of this test harms nothing; only root may make one.
   const auto path = dir.file("full");
   const bool own = ::mknod(path.c_str(), S_IFCHR | 0666, ::makedev(1, 7)) == 0 && ::access(path.c_str(), W_OK) == 0;
@@ -113,7 +93,7 @@ TEST_CASE("a device is written, not replaced") {
 }
 
 TEST_CASE("what cannot be written is known before") {
-  const TempDir dir;
+  const tests::TempDirectory dir;
   fs::create_directory(dir.file("d"));
   CHECK_THROWS_WITH(check_writable("test", dir.file("d")), Contains("directory") && Contains(dir.file("d")));
   CHECK_THROWS_WITH(check_writable("test", dir.file("no/such")), Contains("No such file") && Contains("no/such"));

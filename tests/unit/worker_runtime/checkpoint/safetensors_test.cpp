@@ -15,22 +15,13 @@
 
 #include "rendezvous/base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 
 using namespace dtrun::runtime;
 namespace fs = std::filesystem;
 
 namespace {
-
-struct TempDir {
-  TempDir() {
-    std::string pattern = (fs::temp_directory_path() / "dtrun_safetensors_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~TempDir() { fs::remove_all(path); }
-  std::string file(const std::string& name) const { return (path / name).string(); }
-  fs::path path;
-};
 
 std::string with_length(const std::string& header, const std::string& data) {
   std::uint64_t length = header.size();
@@ -40,11 +31,6 @@ std::string with_length(const std::string& header, const std::string& data) {
 
 void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 // The message of the Error that `action` throws; empty when it throws none.
@@ -63,7 +49,7 @@ bool has(const std::string& text, const std::string& part) { return text.find(pa
 struct Fixture {
   MemoryAccount account;
   Arena arena{MemoryTag::param, account};
-  TempDir dir;
+  dtrun::tests::TempDirectory dir;
 
   Tensor floats(const Shape& shape, float start) {
     Tensor t = Tensor::empty(shape, DType::f32, arena);
@@ -100,7 +86,7 @@ TEST_CASE_METHOD(Fixture, "what is written is read back, with metadata, empty an
   CHECK_THROWS_AS(reader.read("c", part), dtrun::Error);
   CHECK_THROWS_AS(reader.read("b", floats({3, 2}, 0)), dtrun::Error);
   CHECK_THROWS_AS(reader.read("ids", floats({3}, 0)), dtrun::Error);
-  CHECK(std::distance(fs::directory_iterator(dir.path), {}) == 1);  // no temporary left
+  CHECK(dir.entries() == 1);  // no temporary left
 }
 
 TEST_CASE_METHOD(Fixture, "half, bfloat16 and double tensors convert to f32") {
@@ -193,12 +179,12 @@ TEST_CASE_METHOD(Fixture, "bad files give an error that says what is wrong") {
     CHECK(has(text, "/bad\""));
   }
   CHECK(has(error_of([&] { SafetensorsReader reader(dir.file("absent")); }), "absent"));
-  CHECK(has(error_of([&] { SafetensorsReader reader(dir.path.string()); }), "not a regular file"));
+  CHECK(has(error_of([&] { SafetensorsReader reader(dir.path().string()); }), "not a regular file"));
 }
 
 TEST_CASE_METHOD(Fixture, "a damaged file is read right or refused, never anything else") {
   write_safetensors(dir.file("x"), {{"a", floats({3, 5}, 0)}, {"b", floats({7}, 9)}}, {{"k", "v"}});
-  const std::string good = read_bytes(dir.file("x"));
+  const std::string good = dtrun::tests::read_file(dir.file("x"));
   std::mt19937 random(1);
   int refused = 0;
   for (int round = 0; round < 3000; ++round) {
@@ -235,7 +221,7 @@ TEST_CASE_METHOD(Fixture, "a damaged file is read right or refused, never anythi
 
 TEST_CASE_METHOD(Fixture, "a failed write leaves the old file and nothing else") {
   write_safetensors(dir.file("x"), {{"a", floats({1}, 3)}});
-  const std::string before = read_bytes(dir.file("x"));
+  const std::string before = dtrun::tests::read_file(dir.file("x"));
   CHECK_THROWS_AS(write_safetensors(dir.file("x"), {{"a", floats({1}, 4)}, {"a", floats({1}, 4)}}), dtrun::Error);
   CHECK_THROWS_AS(write_safetensors(dir.file("x"), {{"__metadata__", floats({1}, 4)}}), dtrun::Error);
   CHECK_THROWS_AS(write_safetensors(dir.file("x"), {{"\xff", floats({1}, 4)}}), dtrun::Error);
@@ -244,8 +230,8 @@ TEST_CASE_METHOD(Fixture, "a failed write leaves the old file and nothing else")
   fs::create_directory(dir.file("d"));
   write_bytes(dir.file("d/keep"), "");
   CHECK_THROWS_AS(write_safetensors(dir.file("d"), {{"a", floats({1}, 4)}}), dtrun::SystemError);
-  CHECK(read_bytes(dir.file("x")) == before);
-  CHECK(std::distance(fs::directory_iterator(dir.path), {}) == 2);
+  CHECK(dtrun::tests::read_file(dir.file("x")) == before);
+  CHECK(dir.entries() == 2);
 }
 
 TEST_CASE_METHOD(Fixture, "loading accepts a prefix, names what is missing and what it ignored") {
@@ -280,8 +266,8 @@ TEST_CASE_METHOD(Fixture, "what is not a regular file is neither waited for nor 
   CHECK(fs::is_fifo(fifo));
   write_safetensors(dir.file("target"), {{"a", floats({1}, 3)}});
   fs::create_symlink("target", dir.file("link"));
-  const std::string before = read_bytes(dir.file("target"));
+  const std::string before = dtrun::tests::read_file(dir.file("target"));
   write_safetensors(dir.file("link"), {{"a", floats({1}, 4)}});
   CHECK(fs::is_symlink(dir.file("link")));
-  CHECK(read_bytes(dir.file("target")) != before);
+  CHECK(dtrun::tests::read_file(dir.file("target")) != before);
 }

@@ -5,6 +5,7 @@
 #include "rendezvous/base/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/directory_store.hpp"
+#include "tests/support/files.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 
 using namespace dtrun;
@@ -52,7 +53,7 @@ TEST_CASE("impossible arguments are refused before anything is sent, with what c
 }
 
 TEST_CASE("one rank alone is a group too") {
-  const test::TemporaryDirectory directory;
+  const tests::TempDirectory directory;
   test::DirectoryStore store(directory.path());
   MemoryAccount account;
   for (const bool comm_thread : {false, true}) {

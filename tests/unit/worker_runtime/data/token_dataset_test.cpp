@@ -7,6 +7,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
 #include "worker_runtime/data/embedded_text.hpp"
 
 using namespace dtrun::runtime;
@@ -15,23 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-class TempDir {
- public:
-  TempDir() {
-    auto pattern = (fs::temp_directory_path() / "dtrun-data-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  fs::path write(const std::string& name, std::string_view content) const {
-    std::ofstream(path_ / name, std::ios::binary) << content;
-    return path_ / name;
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using dtrun::tests::TempDirectory;
 
 TokenDataset open(std::vector<fs::path> paths, std::int64_t seq_len = 4) {
   return TokenDataset::from_files(paths, seq_len);
@@ -46,7 +31,7 @@ std::vector<std::int32_t> sample(const TokenDataset& data, std::int64_t index, s
 }  // namespace
 
 TEST_CASE("text files are cut into samples that share one token, each file by itself") {
-  const TempDir dir;
+  const TempDirectory dir;
   const auto data = open({dir.write("a.txt", "abcdefghij"), dir.write("b.txt", "ABCDE")});
   CHECK(data.size() == 3);
   CHECK(data.tokens() == 15);
@@ -56,13 +41,13 @@ TEST_CASE("text files are cut into samples that share one token, each file by it
 }
 
 TEST_CASE("bytes above 127 are tokens 128 to 255") {
-  const TempDir dir;
+  const TempDirectory dir;
   const auto data = open({dir.write("a.txt", "\xff\x80\x7f\xc3\xa4")});
   CHECK(sample(data, 0) == std::vector<std::int32_t>{255, 128, 127, 195, 164});
 }
 
 TEST_CASE("token files are 16 bits, little-endian") {
-  const TempDir dir;
+  const TempDirectory dir;
   const auto data =
       open({dir.write("a.bin", std::string_view("\x01\x00\x00\x01\xff\xff\x02\x00\x03\x00\x04\x00", 12))});
   CHECK(data.format() == TokenFormat::u16);
@@ -73,7 +58,7 @@ TEST_CASE("token files are 16 bits, little-endian") {
 }
 
 TEST_CASE("bad data files are refused by name") {
-  const TempDir dir;
+  const TempDirectory dir;
   const auto good = dir.write("good.txt", "long enough");
   CHECK_THROWS_WITH(open({}), Contains("no data files"));
   CHECK_THROWS_WITH(open({good, dir.path() / "nowhere.txt"}), Contains("nowhere.txt") && Contains("No such file"));
@@ -89,7 +74,7 @@ TEST_CASE("bad data files are refused by name") {
 }
 
 TEST_CASE("a data set keeps its files mapped when it is moved and copied") {
-  const TempDir dir;
+  const TempDirectory dir;
   auto first = open({dir.write("a.txt", "abcdefghij")});
   const TokenDataset copy = first;
   const TokenDataset moved = std::move(first);

@@ -6,6 +6,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
 #include "worker_runtime/worker/trainer.hpp"
 
 using namespace dtrun::runtime;
@@ -15,28 +16,14 @@ namespace fs = std::filesystem;
 namespace {
 
 // A small /proc and /sys.
-class Tree {
- public:
-  Tree() {
-    auto pattern = (fs::temp_directory_path() / "dtrun-memory-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    root_ = pattern;
-  }
-  ~Tree() { fs::remove_all(root_); }
-  void write(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
-  std::optional<double> available() const { return available_memory(root_); }
-
- private:
-  fs::path root_;
+struct Tree : dtrun::tests::TempDirectory {
+  std::optional<double> available() const { return available_memory(path()); }
 };
 
 }  // namespace
 
 TEST_CASE("available memory is what the host has free, within the limit of the control group") {
-  Tree tree;
+  const Tree tree;
   CHECK_FALSE(tree.available());
   tree.write("proc/meminfo", "MemTotal: 99 kB\nMemFree: 1 kB\nMemAvailable: 8 kB\nSwapFree: 2 kB\n");
   CHECK(tree.available() == 10 * 1024);

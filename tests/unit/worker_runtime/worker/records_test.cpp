@@ -1,12 +1,11 @@
 // What the worker writes for people and programs: error file, step log, progress.
-#include <stdlib.h>
-
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "rendezvous/base/error.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/files.hpp"
 #include "worker_runtime/worker/error_file.hpp"
 #include "worker_runtime/worker/progress.hpp"
 #include "worker_runtime/worker/step_log.hpp"
@@ -15,40 +14,17 @@ using namespace dtrun::runtime;
 using Catch::Contains;
 namespace fs = std::filesystem;
 
-namespace {
-
-class TempDir {
- public:
-  TempDir() {
-    auto pattern = (fs::temp_directory_path() / "dtrun-records-XXXXXX").string();
-    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
-    path_ = pattern;
-  }
-  ~TempDir() { fs::remove_all(path_); }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-std::string slurp(const fs::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-}  // namespace
-
 TEST_CASE("the error file has the form of torch's @record") {
-  const TempDir dir;
+  const dtrun::tests::TempDirectory dir;
   const auto path = dir.path() / "error.json";
   REQUIRE(write_error_file(path.string(), dtrun::CommError("comm", "rank 2 is gone \xff \xc3\xa4")));
-  const auto text = slurp(path);
+  const auto text = dtrun::tests::read_file(path);
   CHECK(std::ranges::all_of(text, [](unsigned char c) { return c >= ' ' && c < 127; }));
   const auto json = nlohmann::json::parse(text);
   CHECK_THAT(json["message"]["message"].get<std::string>(), Catch::StartsWith("CommError: [comm] rank 2 is gone"));
   CHECK_THAT(json["message"]["extraInfo"]["py_callstack"].get<std::string>(), Contains("rank 2"));
   CHECK(std::stoll(json["message"]["extraInfo"]["timestamp"].get<std::string>()) > 1'700'000'000);
-  CHECK(std::distance(fs::directory_iterator(dir.path()), {}) == 1);
+  CHECK(dir.entries() == 1);
   CHECK_FALSE(write_error_file((dir.path() / "no" / "such").string(), dtrun::Error("a", "b")));
 }
 
@@ -76,7 +52,7 @@ TEST_CASE("every kind of error has its name") {
 }
 
 TEST_CASE("the step log has one whole line per step") {
-  const TempDir dir;
+  const dtrun::tests::TempDirectory dir;
   WorkerEnvironment environment;
   environment.rank = 3;
   const auto directory = make_log_directory(environment, dir.path().string());
@@ -111,7 +87,7 @@ TEST_CASE("the step log has one whole line per step") {
 }
 
 TEST_CASE("a full disk costs lines of the step log, not the run") {
-  const TempDir dir;
+  const dtrun::tests::TempDirectory dir;
   if (!fs::is_character_file("/dev/full")) {
     WARN("no /dev/full here");
     return;
@@ -125,7 +101,7 @@ TEST_CASE("a full disk costs lines of the step log, not the run") {
 }
 
 TEST_CASE("the log directory: chosen, the launcher's, beside the error file, temporary") {
-  const TempDir dir;
+  const dtrun::tests::TempDirectory dir;
   WorkerEnvironment environment;
   environment.rank = 1;
   const auto temporary = make_log_directory(environment, "");
