@@ -48,7 +48,18 @@ void print(int fd, std::string_view text, const std::function<bool()>& cut_short
   }
 }
 
-void complain(std::string_view text) { print(STDERR_FILENO, fmt::format("dtrun: error: {}\n", text)); }
+// For whoever started dtrun, torchrun's way: what made dtrun itself fail.
+void leave_error_file(std::string_view kind, std::string_view text) {
+  const auto path = env::get("TORCHELASTIC_ERROR_FILE").value_or("");
+  if (path.empty()) return;
+  const auto problem = write_error_file(path, fmt::format("{}: {}", kind, text));
+  if (!problem.empty()) print(STDERR_FILENO, fmt::format("dtrun: {}\n", problem));
+}
+
+void complain(std::string_view kind, std::string_view text) {
+  print(STDERR_FILENO, fmt::format("dtrun: error: {}\n", text));
+  leave_error_file(kind, text);
+}
 
 // "[area] text" without the area: the reader of a usage error knows where he is.
 std::string_view text_of(const Error& error) {
@@ -61,6 +72,8 @@ void publish(const LaunchConfig& config, const RunResult& result, const std::fun
   const auto say = [&](std::string_view text) { print(STDERR_FILENO, text, cut_short); };
   if (!result.report) {
     for (const auto& note : result.notes) say(fmt::format("dtrun: {}\n", note));
+    if (result.exit_code != kExitSuccess)
+      leave_error_file("SignalException", fmt::format("dtrun was {}", fmt::join(result.notes, "; ")));
     return;
   }
   const auto& report = *result.report;
@@ -70,6 +83,8 @@ void publish(const LaunchConfig& config, const RunResult& result, const std::fun
     problem =
         copy_error_file(report.root_cause.error_file_path, own_error_file, report.root_cause.status.python_code());
     if (!problem.empty()) say(fmt::format("dtrun: {}\n", problem));
+  } else if (!report.root_cause.start_error.empty()) {
+    leave_error_file("ProgramError", report.root_cause.start_error);
   }
   if (config.report_file) {
     problem = write_file_whole(*config.report_file, failure_report_json(report));
@@ -105,19 +120,19 @@ int launch(std::span<const std::string> arguments) noexcept {
   try {
     return run_command(arguments);
   } catch (const UsageError& error) {
-    complain(text_of(error));
+    complain("UsageError", text_of(error));
     return kExitUsage;
   } catch (const ProgramError& error) {
-    complain(text_of(error));
+    complain("ProgramError", text_of(error));
     return error.exit_code();
   } catch (const SystemError& error) {
-    complain(std::string(error.what()) + limit_hint(error.error_number()));
+    complain("SystemError", std::string(error.what()) + limit_hint(error.error_number()));
     return kExitInfrastructure;
   } catch (const boost::system::system_error& error) {  // of Asio
-    complain(std::string(error.what()) + limit_hint(error.code().value()));
+    complain("SystemError", std::string(error.what()) + limit_hint(error.code().value()));
     return kExitInfrastructure;
   } catch (const std::exception& error) {
-    complain(error.what());
+    complain("LaunchError", error.what());
     return kExitInfrastructure;
   }
 }

@@ -43,7 +43,7 @@ ProgramSurroundings real_surroundings();
 //   worker          dtrun-worker beside dtrun, in ../libexec, or in PATH
 //   x.py            python -u x.py; so for any file that is neither executable nor foreign, and for directories
 //   an executable   itself; a bare name is looked for here first, then in PATH
-//   -m              python -u -m module;  --no-python: as it is, by execvp's rules;  --run-path: through runpy
+//   -m              python -u -m module;  --no-python: as it is, looked up in PATH;  --run-path: through runpy
 std::vector<std::string> resolve_program(const LaunchConfig& config, const ProgramSurroundings& surroundings);
 
 // PYTHON_EXEC, $VIRTUAL_ENV/bin/python, $CONDA_PREFIX/bin/python, then python3 and python in PATH. Throws ProgramError.

@@ -15,7 +15,7 @@
 namespace dtrun::launcher {
 
 struct ProcessSpec {
-  std::vector<std::string> argv;         // argv[0] is looked up in PATH (of `environment`) by execvp's rules
+  std::vector<std::string> argv;         // argv[0] is looked up in PATH (of `environment`)
   std::vector<std::string> environment;  // complete: NAME=value, nothing is inherited
   std::string working_directory;         // empty: the launcher's own
   int stdin_fd = -1;                     // borrowed during spawn(); -1 is /dev/null

@@ -30,7 +30,6 @@ struct Plan {
   std::vector<std::string> candidate_paths;
   std::vector<char*> candidates;
   std::vector<char*> argv;
-  std::vector<char*> shell_argv;  // for a script without "#!", as execvp does: /bin/sh PATH ARGS
   std::vector<char*> environment;
   const char* directory = nullptr;
   int fds[3] = {-1, -1, -1};
@@ -101,11 +100,6 @@ DTRUN_RUNS_IN_CHILD int exec_first_candidate(Plan& plan) {
     const auto file = reinterpret_cast<long>(*path);
     const auto env = reinterpret_cast<long>(environment);
     error = static_cast<int>(-raw(SYS_execve, file, reinterpret_cast<long>(plan.argv.data()), env));
-    if (error == ENOEXEC) {
-      plan.shell_argv.data()[1] = *path;
-      const auto shell = reinterpret_cast<long>(plan.shell_argv.data()[0]);
-      error = static_cast<int>(-raw(SYS_execve, shell, reinterpret_cast<long>(plan.shell_argv.data()), env));
-    }
     if (error == EACCES) {
       denied = true;
     } else if (error != ENOENT && error != ENOTDIR && error != ESTALE && error != ENODEV && error != ETIMEDOUT) {
@@ -185,7 +179,9 @@ std::vector<std::string> program_candidates(const ProcessSpec& spec) {
                      kExitNotExecutable);
   }
   if (missing) throw SpawnError(fmt::format("program \"{}\" not found", program), error, kExitNotFound);
-  throw SpawnError(fmt::format("program \"{}\" cannot be executed", program), error, kExitNotExecutable);
+  // No fallback to /bin/sh: torchrun has none, and a binary for another machine is no shell script.
+  const auto* hint = error == ENOEXEC ? " (neither a program for this machine nor a script with a \"#!\" line)" : "";
+  throw SpawnError(fmt::format("program \"{}\" cannot be executed{}", program, hint), error, kExitNotExecutable);
 }
 
 // Blocks every signal while it lives: a handler of the agent must not run in the child, which shares its memory.
@@ -208,13 +204,10 @@ class AllSignalsBlocked {
 
 SpawnedProcess spawn_process(const ProcessSpec& spec) {
   DTRUN_ASSERT(!spec.argv.empty());
-  static const std::string shell = "/bin/sh";
   Plan plan;
   plan.candidate_paths = program_candidates(spec);
   plan.candidates = pointers(plan.candidate_paths);
   plan.argv = pointers(spec.argv);
-  plan.shell_argv = plan.argv;
-  plan.shell_argv.insert(plan.shell_argv.begin(), const_cast<char*>(shell.c_str()));
   plan.environment = pointers(spec.environment);
   if (!spec.working_directory.empty()) plan.directory = spec.working_directory.c_str();
   UniqueFd null;

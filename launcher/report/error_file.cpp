@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -114,6 +115,14 @@ std::string copy_error_file(const std::string& from, const std::string& to, int 
     document["message"]["errorCode"] = exit_code;
   }
   return write_file_whole(to, document.dump(-1, ' ', true, json::error_handler_t::replace));
+}
+
+std::string write_error_file(const std::string& path, const std::string& message) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
+  const json extra{{"py_callstack", message}, {"timestamp", std::to_string(seconds)}};
+  const json document{{"message", {{"message", message}, {"extraInfo", extra}}}};
+  return write_file_whole(path, document.dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
 }  // namespace dtrun::launcher

@@ -20,4 +20,7 @@ ErrorFile read_error_file(const std::string& path);
 // message.errorCode added. Returns an empty string, or why it could not be done.
 std::string copy_error_file(const std::string& from, const std::string& to, int exit_code);
 
+// The same file for a failure of the launcher itself. `message` as torch words it: "UsageError: --max-restarts is -1".
+std::string write_error_file(const std::string& path, const std::string& message);
+
 }  // namespace dtrun::launcher

@@ -123,6 +123,12 @@ TEST_CASE("programs that cannot run are refused without a retry") {
   CHECK(missing.code == 127);
   CHECK_THAT(missing.error, Catch::Contains("/nonexistent/program") && !Catch::Contains("restart 1"));
   CHECK(run({"--no-python", directory.file("noexec.sh")}).code == 126);
+  const auto plain = directory.file("plain");
+  std::ofstream(plain) << "echo no interpreter is named\n";
+  std::filesystem::permissions(plain, std::filesystem::perms::owner_all);
+  const auto unnamed = run({"--no-python", plain});
+  CHECK(unnamed.code == 126);
+  CHECK_THAT(unnamed.error, Catch::Contains("\"#!\" line"));
 }
 
 TEST_CASE("usage errors are one line and exit 2") {

@@ -85,3 +85,16 @@ TEST_CASE("the launcher's own error file gets the exit code") {
   CHECK_THAT(copy_error_file(directory.file("none"), to, 3), Catch::Contains("does not exist"));
   CHECK_THAT(copy_error_file(plain.path, "/no/such/dir/x", 3), Catch::Contains("cannot be written"));
 }
+
+TEST_CASE("a failure of the launcher itself is readable as an error file") {
+  const dtrun::tests::TempDirectory directory;
+  const auto path = directory.file("own.json");
+  CHECK(write_error_file(path, "UsageError: bad \xff").empty());
+  const auto file = read_error_file(path);
+  CHECK(file.present);
+  CHECK(file.note.empty());
+  CHECK_THAT(file.message, Catch::StartsWith("UsageError: bad "));
+  CHECK(file.traceback == file.message);
+  CHECK(file.timestamp > 1.7e9);
+  CHECK_THAT(write_error_file("/no/such/dir/x", "E: x"), Catch::Contains("cannot be written"));
+}

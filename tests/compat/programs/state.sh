@@ -1,0 +1,2 @@
+#!/bin/sh
+grep -E '^Sig(Blk|Ign)' /proc/self/status | sed 's/^/@W /'

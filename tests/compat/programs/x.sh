@@ -1,0 +1,2 @@
+#!/bin/sh
+echo "@W x.sh rank=$RANK local=$LOCAL_RANK args=$*"
