@@ -13,8 +13,10 @@
 #include <utility>
 
 #include "launcher/agent/elastic_agent.hpp"
+#include "launcher/agent/explain.hpp"
 #include "launcher/agent/machine.hpp"
 #include "launcher/agent/program.hpp"
+#include "launcher/agent/worker_environment.hpp"
 #include "launcher/cli/command_line.hpp"
 #include "launcher/process/child_process.hpp"
 #include "rendezvous/base/clock.hpp"
@@ -95,19 +97,25 @@ void publish(const LaunchConfig& config, const RunResult& result, const std::fun
 
 int run_command(std::span<const std::string> arguments) {
   const auto line = parse_command_line(arguments, [](const char* name) { return env::get(name); });
-  if (line.action != CommandLine::Action::run) {
-    print(STDOUT_FILENO, line.action == CommandLine::Action::help ? help_text() : version_text());
+  using Action = CommandLine::Action;
+  if (line.action == Action::help || line.action == Action::version) {
+    print(STDOUT_FILENO, line.action == Action::help ? help_text() : version_text());
     return kExitSuccess;
   }
   log::setup({log::level_from_environment(log::Level::warning), ""});
   for (const auto& warning : line.warnings) log::warning("cli", "{}", warning);
   ::signal(SIGPIPE, SIG_IGN);  // a console that closes is noticed at the write
-  if (line.config.report_file) {
+  if (line.action == Action::run && line.config.report_file) {
     const auto problem = prepare_file_whole(*line.config.report_file);
     if (!problem.empty()) throw UsageError("launcher", "--report: " + problem);
   }
   auto plan = make_plan(line.config);
   for (const auto& warning : plan.warnings) log::warning("cli", "{}", warning);
+  if (line.action == Action::explain) {
+    expect_executable(plan.program.front(), real_surroundings());
+    print(STDOUT_FILENO, explain(line, plan, own_environment(), allowed_cores()));
+    return kExitSuccess;
+  }
   ElasticAgent agent(line.config, std::move(plan));
   const auto result = agent.run();
   publish(line.config, result, [&] { return agent.told_to_hurry(); });

@@ -141,6 +141,15 @@ std::vector<std::string> resolve_program(const LaunchConfig& config, const Progr
   return automatic(config.program, surroundings);
 }
 
+void expect_executable(const std::string& program, const ProgramSurroundings& surroundings) {
+  const bool searched = program.find('/') == std::string::npos;
+  if (searched && search_path(program, surroundings)) return;
+  const auto kind = searched ? FileKind::missing : surroundings.look_at(program);
+  if (kind == FileKind::missing) throw ProgramError(fmt::format("program \"{}\" not found", program), kExitNotFound);
+  if (kind != FileKind::executable)
+    throw ProgramError(fmt::format("program \"{}\" cannot be executed", program), kExitNotExecutable);
+}
+
 std::string substitute(std::string_view text, const std::vector<std::pair<std::string_view, std::string>>& values) {
   std::string result;
   for (std::size_t i = 0; i < text.size();) {

@@ -46,6 +46,9 @@ ProgramSurroundings real_surroundings();
 //   -m              python -u -m module;  --no-python: as it is, looked up in PATH;  --run-path: through runpy
 std::vector<std::string> resolve_program(const LaunchConfig& config, const ProgramSurroundings& surroundings);
 
+// What starting `program` would find: nothing when it can be executed. Throws ProgramError. A run learns it from exec.
+void expect_executable(const std::string& program, const ProgramSurroundings& surroundings);
+
 // PYTHON_EXEC, $VIRTUAL_ENV/bin/python, $CONDA_PREFIX/bin/python, then python3 and python in PATH. Throws ProgramError.
 std::string find_python(const ProgramSurroundings& surroundings);
 

@@ -12,7 +12,11 @@
 namespace dtrun::launcher {
 namespace {
 
+using Action = CommandLine::Action;
+
+// torch's own variables below PET_<NAME>.
 constexpr auto kShutdownTimeoutVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+constexpr auto kPrefixTemplateVariable = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
 
 [[noreturn]] void refuse(std::string_view text) { throw UsageError("cli", text); }
 
@@ -51,8 +55,8 @@ class Scanner {
  public:
   explicit Scanner(std::span<const std::string> arguments) : arguments_(arguments) {}
 
-  CommandLine::Action scan() {
-    while (at_ < arguments_.size() && action_ == CommandLine::Action::run) {
+  Action scan() {
+    while (at_ < arguments_.size() && !answered()) {
       const std::string& word = arguments_[at_];
       if (word == "--" && !separator_seen_) {
         separator_seen_ = true;
@@ -79,6 +83,9 @@ class Scanner {
   std::vector<std::string> rest;
 
  private:
+  // --help and --version look at nothing that follows.
+  bool answered() const { return action_ == Action::help || action_ == Action::version; }
+
   void take_program() {
     program = arguments_[at_++];
     // A "--" directly after the program is dropped, unless one came before it.
@@ -104,7 +111,7 @@ class Scanner {
 
   // -r3, -r=3, -r 3, and flags in front of one valued option: -mr3.
   void cluster(std::string_view word) {
-    for (std::size_t i = 1; i < word.size() && action_ == CommandLine::Action::run; ++i) {
+    for (std::size_t i = 1; i < word.size() && !answered(); ++i) {
       const Option* option = find_option(word[i]);
       const auto spelling = fmt::format("-{}", word[i]);
       if (option == nullptr) unknown(i == 1 ? word.substr(0, word.find('=')) : std::string_view(spelling));
@@ -132,8 +139,9 @@ class Scanner {
   }
 
   void flag(const Option& option, std::string_view spelling) {
-    if (option.name == "help") action_ = CommandLine::Action::help;
-    if (option.name == "version") action_ = CommandLine::Action::version;
+    if (option.name == "help") action_ = Action::help;
+    if (option.name == "version") action_ = Action::version;
+    if (option.name == "explain") action_ = Action::explain;
     given_[&option] = {std::string(spelling), "1"};
   }
 
@@ -155,7 +163,7 @@ class Scanner {
   std::span<const std::string> arguments_;
   std::size_t at_ = 0;
   bool separator_seen_ = false;
-  CommandLine::Action action_ = CommandLine::Action::run;
+  Action action_ = Action::run;
   std::map<const Option*, Given> given_;
 };
 
@@ -179,8 +187,29 @@ void apply_defaults_outside_the_table(CommandLine& line, const EnvironmentLookup
       config.stop.grace_seconds = parse_integer(kShutdownTimeoutVariable, *text);
   }
   if (config.logs.line_prefix_template.empty()) {
-    config.logs.line_prefix_template = environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+    config.logs.line_prefix_template = environment(kPrefixTemplateVariable).value_or("");
   }
+}
+
+Setting setting_of(const Option& option, const std::optional<Given>& given, const EnvironmentLookup& environment) {
+  Setting setting{fmt::format("--{}", option.name), std::string(option.initial),
+                  option.initial.empty() ? "" : "default"};
+  if (given) {
+    setting.value = option.takes_value ? given->text : given->text == "1" ? "on" : "off";
+    setting.source = given->label.starts_with('-') ? "command line" : given->label;
+    return setting;
+  }
+  const auto* variable = option.name == "shutdown-timeout"           ? kShutdownTimeoutVariable
+                         : option.name == "log-line-prefix-template" ? kPrefixTemplateVariable
+                                                                     : nullptr;
+  if (const auto text = variable != nullptr ? environment(variable) : std::nullopt) {
+    setting.value = *text;
+    setting.source = variable;
+  } else if (!option.takes_value) {
+    setting.value = "off";
+    setting.source = "default";
+  }
+  return setting;
 }
 
 }  // namespace
@@ -189,15 +218,17 @@ CommandLine parse_command_line(std::span<const std::string> arguments, const Env
   CommandLine line;
   Scanner scanner(arguments);
   line.action = scanner.scan();
-  if (line.action != CommandLine::Action::run) return line;
+  if (line.action == Action::help || line.action == Action::version) return line;
   line.config.program = std::move(scanner.program);
   line.config.arguments = std::move(scanner.rest);
   bool module = false, no_python = false;
   for (const auto& option : option_table()) {
+    if (option.apply == nullptr) continue;
     const auto found = scanner.given().find(&option);
     const auto given =
         found != scanner.given().end() ? std::optional(found->second) : from_environment(option, environment);
-    if (!given || option.apply == nullptr) continue;
+    if (line.action == Action::explain) line.settings.push_back(setting_of(option, given, environment));
+    if (!given) continue;
     option.apply(line.config, OptionValue{given->text, given->label, line.warnings});
     module = module || (option.name == "module" && given->text == "1");
     no_python = no_python || (option.name == "no-python" && given->text == "1");

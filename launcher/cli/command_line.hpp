@@ -14,11 +14,19 @@
 
 namespace dtrun::launcher {
 
+// One option as it is in force; for --explain.
+struct Setting {
+  std::string option;  // "--max-restarts"
+  std::string value;
+  std::string source;  // "command line", a variable's name, "default"; empty: not set at all
+};
+
 struct CommandLine {
-  enum class Action { run, help, version };
+  enum class Action { run, explain, help, version };
   Action action = Action::run;
-  LaunchConfig config;                // validated when action is run
+  LaunchConfig config;                // validated when action is run or explain
   std::vector<std::string> warnings;  // one line each
+  std::vector<Setting> settings;      // every option, in the table's order; only for explain
 };
 
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;

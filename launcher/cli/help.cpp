@@ -29,8 +29,10 @@ std::string_view title(Group group) {
 std::string row(const Option& option) {
   auto left = fmt::format("  {}--{}", option.letter != 0 ? fmt::format("-{}, ", option.letter) : "", option.name);
   if (option.takes_value) left += fmt::format(" {}", option.metavar);
-  if (left.size() >= kColumn) return fmt::format("{}\n{:{}}{}\n", left, "", kColumn, option.help);
-  return fmt::format("{:{}}{}\n", left, kColumn, option.help);
+  std::string right(option.help);
+  if (!option.initial.empty()) right += fmt::format(" (default {})", option.initial);
+  if (left.size() >= kColumn) return fmt::format("{}\n{:{}}{}\n", left, "", kColumn, right);
+  return fmt::format("{:{}}{}\n", left, kColumn, right);
 }
 
 }  // namespace

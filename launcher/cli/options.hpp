@@ -28,9 +28,10 @@ struct Option {
   bool from_environment;  // default from PET_<NAME>
   Group group;
   std::string_view metavar;
+  std::string_view initial;  // value when nobody gives one, as one would write it; empty: none
   std::string_view help;
   std::string_view choices;  // "a|b|c"; checked on the command line only, as argparse does; empty: any
-  void (*apply)(LaunchConfig&, const OptionValue&);  // null: --help, --version
+  void (*apply)(LaunchConfig&, const OptionValue&);  // null: what to do instead of a run
 };
 
 std::span<const Option> option_table();

@@ -52,6 +52,7 @@ struct RendezvousOptions {
   std::optional<int> master_port;
   std::optional<std::string> local_addr;
   std::optional<std::string> interface;
+  bool operator==(const RendezvousOptions&) const = default;
 };
 
 struct LogOptions {
@@ -63,6 +64,7 @@ struct LogOptions {
   std::vector<int> local_ranks_filter;        // empty: every rank
   std::vector<std::string> stdout_filters;
   std::vector<std::string> stderr_filters;
+  bool operator==(const LogOptions&) const = default;
 };
 
 struct StopOptions {
@@ -73,6 +75,7 @@ struct StopOptions {
 
   std::string signals_text = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // passed on to the workers as written
   std::vector<int> signals;                                    // those of the list that exist
+  bool operator==(const StopOptions&) const = default;
 };
 
 struct LaunchConfig {
@@ -96,6 +99,7 @@ struct LaunchConfig {
   ProgramMode mode = ProgramMode::automatic;
   std::string program;
   std::vector<std::string> arguments;
+  bool operator==(const LaunchConfig&) const = default;
 };
 
 // Checks what no single option can see (contradictions, requests that this version cannot serve). Throws UsageError.

@@ -12,6 +12,7 @@
 
 #include "rendezvous/base/endpoint.hpp"
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/server/port_holder.hpp"
 
 namespace dtrun::rendezvous {
 namespace {
@@ -43,6 +44,16 @@ Addresses resolve(const std::string& host, std::uint16_t port) {
 
 void set_option(int fd, int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof value); }
 
+// `error` is errno of bind or listen.
+[[noreturn]] void refuse(const Endpoint& wanted, int error) {
+  const auto name = wanted.to_string();
+  if (error == EADDRNOTAVAIL)
+    throw UsageError("store", fmt::format("cannot listen on {}: not an address of this machine", name));
+  const auto holder = error == EADDRINUSE ? port_holder(wanted.port) : std::string();
+  const auto who = holder.empty() ? std::string() : fmt::format(", {} is held by {}", wanted.port, holder);
+  throw_errno("store", fmt::format("cannot listen on {}{}", name, who), error);
+}
+
 void describe(Listener& listener) {
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
@@ -65,10 +76,10 @@ void describe(Listener& listener) {
 
 Listener listen_on(const std::string& host, std::uint16_t port) {
   const auto addresses = resolve(host, port);
-  const auto name = Endpoint{host, port}.to_string();
+  const Endpoint wanted{host, port};
   Listener listener;
   listener.fd.reset(::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!listener.fd) throw_errno("store", fmt::format("cannot listen on {}", name));
+  if (!listener.fd) refuse(wanted, errno);
   const int fd = listener.fd.value();
   set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -78,14 +89,8 @@ Listener listen_on(const std::string& host, std::uint16_t port) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
   if (addresses->ai_family == AF_INET6) set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (::bind(fd, addresses->ai_addr, addresses->ai_addrlen) != 0) {
-    if (errno == EADDRNOTAVAIL) {
-      throw UsageError("store", fmt::format("cannot listen on {}: not an address of this machine", name));
-    }
-    throw_errno("store", fmt::format("cannot listen on {}", name));
-  }
   // The kernel cuts the backlog to net.core.somaxconn.
-  if (::listen(fd, 65535) != 0) throw_errno("store", fmt::format("cannot listen on {}", name));
+  if (::bind(fd, addresses->ai_addr, addresses->ai_addrlen) != 0 || ::listen(fd, 65535) != 0) refuse(wanted, errno);
   describe(listener);
   return listener;
 }

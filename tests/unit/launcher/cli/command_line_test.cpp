@@ -1,5 +1,7 @@
 #include "tests/catch.hpp"
 
+#include <fmt/format.h>
+
 #include <map>
 
 #include "launcher/cli/command_line.hpp"
@@ -174,4 +176,42 @@ TEST_CASE("a signal name that does not exist is a warning") {
   CHECK(line.config.stop.signals.size() == 1);
   REQUIRE(line.warnings.size() == 1);
   CHECK_THAT(line.warnings[0], Catch::Contains("SIGNOPE"));
+}
+
+TEST_CASE("the defaults that help and --explain show are the real ones") {
+  const auto nothing_said = parse({"w"}).config;
+  for (const auto& option : option_table()) {
+    if (option.initial.empty()) continue;
+    CAPTURE(option.name);
+    CHECK(option.takes_value);
+    CHECK(parse({fmt::format("--{}={}", option.name, option.initial), "w"}).config == nothing_said);
+  }
+}
+
+TEST_CASE("--explain tells where each value comes from") {
+  const Words words{"--explain", "--max_restarts=4", "-mt3", "--no-such", "w"};
+  CHECK_THAT(refusal(words), Catch::Contains("--no-such"));
+  const auto line =
+      parse({"--explain", "--max_restarts=4", "-mt3", "w", "--explain"}, {{"PET_NPROC_PER_NODE", "2"},
+                                                                          {"PET_MAX_RESTARTS", "9"},
+                                                                          {"PET_NO_PYTHON", "0"},
+                                                                          {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "20"}});
+  CHECK(line.action == CommandLine::Action::explain);
+  CHECK(line.config.arguments == Words{"--explain"});
+  const auto shown = [&](const std::string& option) {
+    for (const auto& setting : line.settings) {
+      if (setting.option == option) return setting.value + " from " + setting.source;
+    }
+    return std::string("missing");
+  };
+  CHECK(shown("--nproc-per-node") == "2 from PET_NPROC_PER_NODE");
+  CHECK(shown("--max-restarts") == "4 from command line");
+  CHECK(shown("--module") == "on from command line");
+  CHECK(shown("--no-python") == "off from PET_NO_PYTHON");
+  CHECK(shown("--tee") == "3 from command line");
+  CHECK(shown("--role") == "default from default");
+  CHECK(shown("--shutdown-timeout") == "20 from TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  CHECK(shown("--log-dir") == " from ");
+  CHECK(parse({"w", "--explain"}).action == CommandLine::Action::run);
+  CHECK(parse({"w"}).settings.empty());
 }

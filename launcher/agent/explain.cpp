@@ -1,0 +1,128 @@
+#include "launcher/agent/explain.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "launcher/agent/program.hpp"
+#include "launcher/agent/run_directory.hpp"
+#include "launcher/agent/worker_environment.hpp"
+#include "rendezvous/contract/environment.hpp"
+
+namespace dtrun::launcher {
+namespace {
+
+constexpr auto kFreePort = "<free port>";
+
+// As a shell would want it, so that blanks and empty words are seen.
+std::string quoted(std::string_view word) {
+  const bool plain = !word.empty() && word.find_first_of(" \t\n'\"\\$`*?;&|<>()[]{}#~!") == std::string_view::npos;
+  if (plain) return std::string(word);
+  std::string text = "'";
+  for (const char c : word) {
+    if (c == '\'')
+      text += "'\\''";
+    else
+      text += c;
+  }
+  return text + "'";
+}
+
+std::string run_id(const LaunchConfig& config, const JobPlan& plan) {
+  if (plan.store.generated_id) return "<fresh UUID>";
+  return config.rendezvous.id.empty() ? "<random number>" : plan.run_id;
+}
+
+std::string command_of_rank_0(const LaunchConfig& config, const JobPlan& plan) {
+  std::string text;
+  for (const auto& word : plan.program) text += (text.empty() ? "" : " ") + quoted(word);
+  for (const auto& word : config.arguments) text += " " + quoted(substitute_local_rank(word, 0));
+  return text;
+}
+
+std::string store_of(const SingleNodeStore& store) {
+  const auto port = store.fixed_port ? std::to_string(store.port) : kFreePort;
+  return fmt::format("{}:{}, {}", store.host, port,
+                     !store.agent_store ? "opened by the worker of rank 0"
+                     : store.fixed_port ? "served by dtrun, emptied for every attempt"
+                                        : "served by dtrun, another one for every attempt");
+}
+
+std::string log_files(const LaunchConfig& config, const std::string& id) {
+  const auto& directory = config.logs.directory;
+  if (directory == "/dev/null") return "none";
+  const auto base = directory ? *directory : temporary_base_directory() + "/dtrun_<random>";
+  return fmt::format("{}/{}_<random>/attempt_<n>/<local rank>/{}", base, id,
+                     directory ? "" : " (removed when nothing was written)");
+}
+
+std::string grace(const StopOptions& stop) {
+  return stop.grace_seconds ? fmt::format("{} s", *stop.grace_seconds)
+                            : fmt::format("{} s before a restart, {} s at the end", stop.restart_grace_seconds(),
+                                          stop.shutdown_grace_seconds());
+}
+
+std::string omp_threads(const std::vector<std::string>& environment, const std::vector<std::string>& inherited,
+                        int workers, int cores) {
+  const auto prefix = fmt::format("{}=", environment::kOmpNumThreads);
+  const auto is_it = [&](const std::string& entry) { return entry.starts_with(prefix); };
+  const auto given = std::find_if(environment.begin(), environment.end(), is_it);
+  if (given == environment.end()) return "not set: one worker may use every core";
+  const auto value = given->substr(prefix.size());
+  if (std::any_of(inherited.begin(), inherited.end(), is_it)) return value + ", inherited";
+  return fmt::format("{}: {} allowed cores for {} workers", value, cores, workers);
+}
+
+RoundPlace first_round(const JobPlan& plan, const std::string& id, int allowed_cores) {
+  RoundPlace place;
+  place.world_size = plan.workers;
+  place.run_id = id;
+  place.master_addr = plan.store.host;
+  place.master_port = plan.store.port;
+  place.agent_store = plan.store.agent_store;
+  place.allowed_cores = allowed_cores;
+  return place;
+}
+
+}  // namespace
+
+std::string explain(const CommandLine& line, const JobPlan& plan, const std::vector<std::string>& inherited,
+                    int allowed_cores) {
+  const auto& config = line.config;
+  const auto id = run_id(config, plan);
+  const auto place = first_round(plan, id, allowed_cores);
+  const auto environment_of = [&](int rank) {
+    return worker_environment(inherited, config, place, rank, "<log files>/error.json");
+  };
+  for (int rank = 1; rank < plan.workers; ++rank) static_cast<void>(environment_of(rank));
+  const auto environment = environment_of(0);
+
+  std::string text = "Options\n";
+  for (const auto& setting : line.settings) {
+    text += fmt::format("  {:28}{:30}{}\n", setting.option, setting.source.empty() ? "-" : quoted(setting.value),
+                        setting.source.empty() ? "not set" : setting.source);
+  }
+  text += "\nWhat follows from them\n";
+  const std::pair<std::string_view, std::string> facts[] = {
+      {"workers", std::to_string(plan.workers)},
+      {"command of local rank 0", command_of_rank_0(config, plan)},
+      {"store", store_of(plan.store)},
+      {"run id", id},
+      {"threads (OMP_NUM_THREADS)", omp_threads(environment, inherited, plan.workers, allowed_cores)},
+      {"log files", log_files(config, id)},
+      {"from stop to SIGKILL", grace(config.stop)},
+  };
+  for (const auto& [name, value] : facts) text += fmt::format("  {:28}{}\n", name, value);
+  text += "\nVariables that the worker of local rank 0 gets\n";
+  for (const auto& entry : environment) {
+    if (std::find(inherited.begin(), inherited.end(), entry) != inherited.end()) continue;
+    const auto name = entry.substr(0, entry.find('='));
+    const bool port = name == environment::kMasterPort && !plan.store.fixed_port;
+    text += port ? fmt::format("  {}={}\n", name, kFreePort) : fmt::format("  {}\n", entry);
+  }
+  return text;
+}
+
+}  // namespace dtrun::launcher
