@@ -25,7 +25,8 @@ MAY_INCLUDE = {
     L + "logs": [L + "process"],
     L + "report": [L + "config", L + "process", L + "logs", R + "base", R + "contract"],  # ExitStatus; escaping of text
     L + "agent": [L + "cli", L + "config", L + "process", L + "logs", L + "report", R + "server", R + "coordinator", R + "contract"],
-    "launcher": [L + "agent"],
+    L + "doctor": [L + "agent", L + "process", L + "logs"],
+    "launcher": [L + "agent", L + "doctor"],
     W + "core": [R + "base"],
     W + "tensor": [W + "core"],
     W + "ops": [W + "tensor", W + "core"],

@@ -4,7 +4,7 @@ dtrun_test(test_launcher_config unit
   DEPS launcher/cli launcher/config)
 dtrun_test(test_launcher_agent unit
   SOURCES unit/launcher/agent/decide_test.cpp unit/launcher/agent/program_test.cpp unit/launcher/agent/place_test.cpp
-          unit/launcher/agent/oom_counter_test.cpp
+          unit/launcher/agent/oom_counter_test.cpp unit/launcher/agent/stale_directories_test.cpp
   DEPS launcher/agent)
 dtrun_test(test_dtrun integration
   SOURCES integration/launcher/agent/dtrun_test.cpp

@@ -7,7 +7,7 @@ add_library(dtrun_test_job STATIC ${CMAKE_CURRENT_LIST_DIR}/scenario/job.cpp)
 target_link_libraries(dtrun_test_job PUBLIC dtrun_flags dtrun_launcher_process)
 
 dtrun_test(test_process integration
-  SOURCES unit/launcher/process/exit_status_test.cpp integration/launcher/process/child_process_test.cpp
+  SOURCES unit/launcher/process/exit_status_test.cpp unit/launcher/process/job_mark_test.cpp integration/launcher/process/child_process_test.cpp
           integration/launcher/process/process_tree_test.cpp
   DEPS launcher/process LINK dtrun_test_job)
 target_compile_definitions(test_process PRIVATE
@@ -26,6 +26,7 @@ dtrun_test(test_report unit
 # The built dtrun as a black box. SERIAL: they look at timing, and half of them kill something.
 dtrun_test(test_scenario scenario
   SOURCES scenario/survivors_test.cpp scenario/job_test.cpp scenario/ports_test.cpp scenario/command_line_test.cpp
+          scenario/doctor_test.cpp
   LINK dtrun_test_job TIMEOUT 90)
 target_compile_definitions(test_scenario PRIVATE
   DTRUN_PROBE_WORKER="$<TARGET_FILE:probe_worker>" DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")

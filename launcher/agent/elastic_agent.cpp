@@ -24,6 +24,7 @@
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/worker_environment.hpp"
 #include "launcher/agent/worker_group.hpp"
+#include "launcher/process/job_mark.hpp"
 #include "launcher/process/process_tree.hpp"
 #include "rendezvous/base/signal_descriptor.hpp"
 #include "rendezvous/base/unique_fd.hpp"
@@ -67,11 +68,12 @@ class ElasticAgent::Impl {
   Impl(const LaunchConfig& config, JobPlan plan)
       : config_(config),
         plan_(std::move(plan)),
+        early_signals_(open_signals()),
         directory_(config.logs.directory, temporary_base_directory(), plan_.run_id),
         events_(config, plan_.run_id),
         watcher_(io_),
         hub_ready_(io_, duplicate(hub_.event_fd())),
-        signals_(io_, open_signals().release()),
+        signals_(io_, early_signals_.release()),
         timer_(io_),
         store_(io_, plan_.store),
         workers_(watcher_, hub_) {
@@ -79,6 +81,7 @@ class ElasticAgent::Impl {
     inherited_ = own_environment();
     place_.world_size = plan_.workers;
     place_.run_id = plan_.run_id;
+    if (const auto mark = JobMark::of_guardian(::getppid())) place_.job = mark->to_string();
     place_.master_addr = plan_.store.host;
     place_.agent_store = plan_.store.agent_store;
     place_.allowed_cores = plan_.workers > 1 ? allowed_cores() : 1;
@@ -362,6 +365,7 @@ class ElasticAgent::Impl {
   const JobPlan plan_;
   JobState state_;
   RunResult result_;
+  UniqueFd early_signals_;  // from here on a signal waits for the loop instead of killing us, with a directory made
   RunDirectory directory_;
   EventLog events_;
   RoundPlace place_;

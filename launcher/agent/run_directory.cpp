@@ -1,12 +1,15 @@
 #include "launcher/agent/run_directory.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
 
+#include "launcher/process/temporary_note.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
 
@@ -70,6 +73,9 @@ RunDirectory::RunDirectory(const std::optional<std::string>& log_directory, cons
                                          : (fs::current_path() / *log_directory).lexically_normal().string();
   } else {
     base = temporary_ = make_unique(fs::absolute(temporary_base).lexically_normal().string() + "/dtrun_");
+    note_temporary_directory(temporary_);
+    lock_.reset(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (lock_) ::flock(lock_.value(), LOCK_SH | LOCK_NB);  // where it cannot be had, nothing can be cleaned up either
   }
   try {
     run_ = make_unique(fmt::format("{}/{}_", base, run_id));
@@ -101,7 +107,7 @@ bool RunDirectory::prune(bool success) noexcept {
   if (temporary_.empty()) return exists();
   try {
     const bool left = prune_below(temporary_, success);
-    if (!left) temporary_.clear(), run_.clear();
+    if (!left) temporary_.clear(), run_.clear(), note_temporary_directory({});
     return left;
   } catch (...) {
     return true;  // out of memory: leave it all

@@ -4,12 +4,15 @@
 #include <optional>
 #include <string>
 
+#include "rendezvous/base/unique_fd.hpp"
+
 namespace dtrun::launcher {
 
 // Without --log-dir the base is a private temporary directory. It is made before the first worker starts, because
 // workers may write error files; at the end, prune() removes directories in which nothing was written, so a quiet run
-// leaves nothing behind. A base that the user named is never pruned. Owner: the agent. Constructor and make_attempt
-// throw SystemError.
+// leaves nothing behind. It is locked (flock) as long as this object lives, so that others can tell it from one whose
+// dtrun was killed (stale_directories.hpp). A base that the user named is never pruned. Owner: the agent. Constructor
+// and make_attempt throw SystemError.
 class RunDirectory {
  public:
   // /dev/null means no directory at all. `temporary_base` is used when `log_directory` is not given.
@@ -34,6 +37,7 @@ class RunDirectory {
 
  private:
   std::string temporary_;  // what prune() may remove at last
+  UniqueFd lock_;          // on it
   std::string run_;
 };
 

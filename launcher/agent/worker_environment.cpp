@@ -72,6 +72,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   variables[environment::kRunId] = place.run_id;
   variables[environment::kUseAgentStore] = place.agent_store ? "True" : "False";
   variables[environment::kErrorFile] = error_file;
+  variables[environment::kJob] = place.job.empty() ? std::nullopt : std::optional(place.job);
   variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.stop.signals_text;
   variables[environment::kLogDirectory] =
       place.log_directory.empty() ? std::nullopt : std::optional(place.log_directory);

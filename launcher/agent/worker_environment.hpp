@@ -20,6 +20,7 @@ struct RoundPlace {
   bool agent_store = true;
   int allowed_cores = 1;
   std::string log_directory;  // of this attempt; empty: none
+  std::string job;            // JobMark's text
 };
 
 // Complete NAME=value list. `error_file` is empty when there is no log directory. Throws UsageError when

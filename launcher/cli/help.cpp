@@ -39,7 +39,8 @@ std::string row(const Option& option) {
 
 std::string help_text() {
   std::string text =
-      "usage: dtrun [options] PROGRAM [arguments]\n\n"
+      "usage: dtrun [options] PROGRAM [arguments]\n"
+      "       dtrun doctor     what ended jobs left on this machine\n\n"
       "Starts one worker per rank, restarts the job when one fails, and leaves no process behind.\n"
       "PROGRAM  worker = the bundled trainer; x.py = a Python script; else an executable, or a file for Python.\n"
       "         Everything after PROGRAM belongs to it; $local_rank in an argument becomes the local rank, $$ a $.\n"

@@ -17,6 +17,7 @@
 #include "launcher/process/exit_status.hpp"
 #include "launcher/process/proc_files.hpp"
 #include "launcher/process/process_tree.hpp"
+#include "launcher/process/temporary_note.hpp"
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
@@ -40,6 +41,7 @@ int guardian_died_signal() noexcept { return SIGRTMIN + 7; }
     if (!has_children()) break;
     ::poll(nullptr, 0, 1);
   }
+  remove_noted_directory();
   ::_exit(kExitSignalBase + SIGKILL);
 }
 
@@ -152,6 +154,7 @@ class Guardian {
       say("pid %d (state %c, in %s) cannot be killed and was left behind", process.pid, process.state,
           process.wait_channel.c_str());
     }
+    if (status_.signal != 0) remove_noted_directory();
     if (status_.signal != 0 && status_.signal != last_signal_) {
       say("the agent (pid %d) was killed by %s; all processes of the job have been stopped", agent_,
           signal_name(status_.signal).c_str());
@@ -189,6 +192,7 @@ int run_guarded(const std::function<int()>& agent) {
   set_disposition(SIGCHLD, SIG_DFL);  // an inherited "ignore" would make the kernel reap our children
   set_disposition(SIGXFSZ, SIG_IGN);  // a file at its size limit is a failed write; workers get the default back
   become_subreaper();
+  share_temporary_note();
   auto bystanders = children_from_before();
   const sigset_t signals = signals_of_guardian();
   sigset_t previous;

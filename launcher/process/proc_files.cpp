@@ -1,13 +1,13 @@
 #include "launcher/process/proc_files.hpp"
 
 #include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
+#include "launcher/process/directory_entries.hpp"
 #include "rendezvous/base/unique_fd.hpp"
 
 namespace dtrun::launcher {
@@ -55,21 +55,14 @@ template <class Visit>
 void visit_numbers(const char* directory, Visit visit) noexcept {
   const UniqueFd fd = open_read(directory, O_DIRECTORY);
   if (!fd) return;
-  alignas(8) char buffer[4096];
-  for (;;) {
-    const long n = ::syscall(SYS_getdents64, fd.value(), buffer, sizeof buffer);
-    if (n <= 0) return;
-    for (long at = 0; at < n;) {
-      // struct linux_dirent64: ino 8, off 8, reclen 2, type 1, name
-      const auto* entry = reinterpret_cast<const unsigned char*>(buffer + at);
-      const auto length = static_cast<unsigned>(entry[16]) | static_cast<unsigned>(entry[17]) << 8;
-      pid_t value = 0;
-      const char* name = buffer + at + 19;
-      for (; *name >= '0' && *name <= '9'; ++name) value = value * 10 + (*name - '0');
-      if (*name == '\0' && value > 0 && !visit(value)) return;
-      at += length;
+  visit_entries(fd.value(), [&](std::string_view name) {
+    pid_t value = 0;
+    for (const char c : name) {
+      if (c < '0' || c > '9') return true;
+      value = value * 10 + (c - '0');
     }
-  }
+    return value == 0 || visit(value);
+  });
 }
 
 // The children file of one thread. False when this kernel has none (no CONFIG_PROC_CHILDREN) or the thread is gone.
@@ -111,9 +104,20 @@ bool read_stat(pid_t pid, ProcStat& stat) noexcept {
   while (at >= 0 && buffer[at] != ')') --at;
   if (at < 0 || at + 4 >= n) return false;
   stat.state = buffer[at + 2];
-  pid_t parent = 0;
-  for (ssize_t i = at + 4; i < n && buffer[i] >= '0' && buffer[i] <= '9'; ++i) parent = parent * 10 + (buffer[i] - '0');
-  stat.parent = parent;
+  unsigned long long number = 0;
+  constexpr int kParent = 4, kStart = 22;  // fields of proc(5), separated by spaces; ')' ends the second
+  int field = kParent;
+  for (ssize_t i = at + 4; i < n && field <= kStart; ++i) {
+    if (buffer[i] >= '0' && buffer[i] <= '9') {
+      number = number * 10 + static_cast<unsigned long long>(buffer[i] - '0');
+      continue;
+    }
+    if (buffer[i] != ' ') continue;  // the sign of a group of no terminal
+    if (field == kParent) stat.parent = static_cast<pid_t>(number);
+    if (field == kStart) stat.start = number;
+    number = 0;
+    ++field;
+  }
   return true;
 }
 
@@ -131,6 +135,10 @@ void visit_children(pid_t pid, VisitChild visit, void* context) noexcept {
     ProcStat stat;
     return !read_stat(candidate, stat) || stat.parent != pid || visit(context, candidate);
   });
+}
+
+void visit_processes(VisitChild visit, void* context) noexcept {
+  visit_numbers("/proc", [&](pid_t pid) { return visit(context, pid); });
 }
 
 }  // namespace dtrun::launcher

@@ -1,4 +1,5 @@
-// Names of the environment variables with which a launcher tells a worker its place. torchrun's names, so that any worker works.
+// Names of the environment variables with which a launcher tells a worker its place. torchrun's names, so that any
+// worker works.
 #pragma once
 
 namespace dtrun::environment {
@@ -23,5 +24,7 @@ inline constexpr auto kAsyncErrorHandling = "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 inline constexpr auto kOmpNumThreads = "OMP_NUM_THREADS";
 // The directory of this attempt's logs, for workers that want to put their own files beside them. Set by dtrun only.
 inline constexpr auto kLogDirectory = "DTRUN_LOG_DIR";
+// Which job a process belongs to, for `dtrun doctor`: number and start time of the job's guardian. Set by dtrun only.
+inline constexpr auto kJob = "DTRUN_JOB";
 
 }  // namespace dtrun::environment

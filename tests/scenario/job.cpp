@@ -46,12 +46,6 @@ std::vector<std::string> environment_of(const JobOptions& options, const std::st
   return result;
 }
 
-char state_of(pid_t pid) {
-  const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat");
-  const auto bracket = stat.rfind(')');
-  return bracket == std::string::npos || bracket + 2 >= stat.size() ? 'X' : stat[bracket + 2];
-}
-
 pid_t parent_of(pid_t pid) {
   const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat");
   const auto bracket = stat.rfind(')');
@@ -206,6 +200,12 @@ std::vector<pid_t> Job::processes_named(const std::string& text) const {
     if (command.find(text) != std::string::npos) result.push_back(pid);
   }
   return result;
+}
+
+char Job::state_of(pid_t pid) {
+  const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+  const auto bracket = stat.rfind(')');
+  return bracket == std::string::npos || bracket + 2 >= stat.size() ? 'X' : stat[bracket + 2];
 }
 
 std::vector<pid_t> Job::children_of(pid_t parent) {

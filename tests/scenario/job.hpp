@@ -48,8 +48,10 @@ class Job {
   void hang_up();
   // Live (not zombie) processes with our token, the program itself included.
   std::vector<pid_t> processes() const;
-  // Those whose command line contains `text`.
+  // Those whose command line contains `text`, as for pkill -f.
   std::vector<pid_t> processes_named(const std::string& text) const;
+  // As /proc shows it; X when there is none.
+  static char state_of(pid_t pid);
   // Live children of `parent`.
   static std::vector<pid_t> children_of(pid_t parent);
   // No process left, within the limit.
