@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -14,10 +15,12 @@
 
 namespace dtrun::tests {
 
-// The whole file; empty when there is none.
+// The whole file; empty when there is none, or (of a process in /proc) when it goes while it is read.
 inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 // Removed with everything in it at the end.
