@@ -4,8 +4,8 @@ dtrun_test(test_launcher_config unit
   DEPS launcher/cli launcher/config)
 dtrun_test(test_launcher_agent unit
   SOURCES unit/launcher/agent/decide_test.cpp unit/launcher/agent/program_test.cpp unit/launcher/agent/place_test.cpp
-          unit/launcher/agent/oom_counter_test.cpp unit/launcher/agent/stale_directories_test.cpp
-  DEPS launcher/agent)
+          unit/launcher/agent/oom_counter_test.cpp unit/launcher/agent/stale_directories_test.cpp unit/launcher/agent/numa_test.cpp
+  DEPS launcher/agent LINK dtrun_test_job)
 dtrun_test(test_dtrun integration
   SOURCES integration/launcher/agent/dtrun_test.cpp
   LINK dtrun_test_job nlohmann_json::nlohmann_json)

@@ -256,6 +256,7 @@ class ElasticAgent::Impl {
     WorkerLaunch launch;
     auto& process = launch.process;
     process.argv = plan_.program;
+    if (!plan_.cpus.empty()) process.cpus = plan_.cpus[static_cast<std::size_t>(rank)];
     for (const auto& argument : config_.arguments) process.argv.push_back(substitute_local_rank(argument, rank));
     process.environment =
         worker_environment(inherited_, config_, place_, rank, directory_.error_file(state_.attempt, rank));

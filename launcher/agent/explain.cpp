@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "launcher/agent/numa_topology.hpp"
 #include "launcher/agent/program.hpp"
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/worker_environment.hpp"
@@ -114,6 +115,8 @@ std::string explain(const CommandLine& line, const JobPlan& plan, const std::vec
       {"log files", log_files(config, id)},
       {"from stop to SIGKILL", grace(config.stop)},
   };
+  for (std::size_t rank = 0; rank < plan.cpus.size(); ++rank)
+    text += fmt::format("  CPUs of local rank {:<9}{}\n", rank, cpu_list(plan.cpus[rank]));
   for (const auto& [name, value] : facts) text += fmt::format("  {:28}{}\n", name, value);
   text += "\nVariables that the worker of local rank 0 gets\n";
   for (const auto& entry : environment) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "launcher/agent/machine.hpp"
+#include "launcher/agent/numa_binding.hpp"
 #include "launcher/agent/program.hpp"
 #include "rendezvous/base/env.hpp"
 
@@ -29,12 +30,21 @@ std::vector<std::string> warnings_of(const LaunchConfig& config, const JobPlan& 
   return warnings;
 }
 
+std::vector<std::set<int>> bind_workers(NumaBinding binding, int workers) {
+  const auto topology = read_numa_topology("", env::get("CUDA_VISIBLE_DEVICES"));
+  const auto allowed = allowed_cpus();
+  std::vector<std::set<int>> result;
+  for (int rank = 0; rank < workers; ++rank) result.push_back(bound_cpus(binding, topology, allowed, rank));
+  return result;
+}
+
 }  // namespace
 
 JobPlan make_plan(const LaunchConfig& config) {
   JobPlan plan;
   plan.store = single_node_store(config);
   plan.workers = resolve_process_count(config.processes);
+  if (config.numa_binding != NumaBinding::none) plan.cpus = bind_workers(config.numa_binding, plan.workers);
   plan.program = resolve_program(config, real_surroundings());
   plan.run_id = plan.store.generated_id        ? random_uuid()
                 : config.rendezvous.id.empty() ? random_decimal()

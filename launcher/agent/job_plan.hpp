@@ -1,6 +1,7 @@
 // A job before its first worker: the configuration applied to this machine.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct JobPlan {
   std::vector<std::string> program;  // argv in front of config.arguments
   std::string run_id;
   SingleNodeStore store;
+  std::vector<std::set<int>> cpus;    // by local rank, --numa-binding; empty: not bound
   std::vector<std::string> warnings;  // options that do not do what they seem to
 };
 

@@ -39,16 +39,25 @@ std::array<unsigned char, 16> random_bytes() {
 
 }  // namespace
 
-int allowed_cores() {
+std::set<int> allowed_cpus() {
+  std::set<int> cpus;
   // The kernel refuses a mask smaller than its own: grow until it fits.
   for (std::size_t bits = 1024; bits <= (std::size_t{1} << 20); bits *= 2) {
     std::vector<unsigned long> mask(bits / (8 * sizeof(unsigned long)));
     auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
-    if (::sched_getaffinity(0, bits / 8, set) == 0) return std::max(1, CPU_COUNT_S(bits / 8, set));
+    if (::sched_getaffinity(0, bits / 8, set) == 0) {
+      for (std::size_t cpu = 0; cpu < bits; ++cpu) {
+        if (CPU_ISSET_S(cpu, bits / 8, set)) cpus.insert(static_cast<int>(cpu));
+      }
+      return cpus;
+    }
     if (errno != EINVAL) break;
   }
-  return static_cast<int>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  for (long cpu = 0; cpu < ::sysconf(_SC_NPROCESSORS_ONLN); ++cpu) cpus.insert(static_cast<int>(cpu));
+  return cpus;
 }
+
+int allowed_cores() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
 
 int gpu_devices() {
   const int listed =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -10,7 +11,8 @@
 
 namespace dtrun::launcher {
 
-// CPUs in this process's affinity mask.
+// This process's affinity mask, and how many CPUs are in it.
+std::set<int> allowed_cpus();
 int allowed_cores();
 // NVIDIA devices the driver shows, whatever CUDA_VISIBLE_DEVICES says.
 int gpu_devices();

@@ -1,23 +1,13 @@
 #include "launcher/agent/oom_counter.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <charconv>
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/base/small_file.hpp"
 
 namespace dtrun::launcher {
 namespace {
-
-std::string read_small(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  char buffer[4096];
-  const ssize_t size = fd ? ::read(fd.value(), buffer, sizeof buffer) : -1;
-  return size > 0 ? std::string(buffer, static_cast<std::size_t>(size)) : std::string();
-}
 
 template <class Take>
 void for_each_line(std::string_view text, Take take) {
@@ -41,7 +31,7 @@ bool names_memory(std::string_view controllers) {
 
 OomCounter::OomCounter(const std::string& membership, const std::string& root) {
   std::vector<std::string> candidates;
-  const auto text = read_small(membership);
+  const auto text = read_small_file(membership);
   for_each_line(text, [&](std::string_view line) {  // "4:memory:/path", "0::/path"
     const auto first = line.find(':');
     const auto second = first == std::string_view::npos ? first : line.find(':', first + 1);
@@ -58,7 +48,7 @@ OomCounter::OomCounter(const std::string& membership, const std::string& root) {
     }
   });
   for (const auto& path : candidates) {
-    if (read_small(path).find("oom_kill ") == std::string::npos) continue;
+    if (read_small_file(path).find("oom_kill ") == std::string::npos) continue;
     file_ = path;
     return;
   }
@@ -68,7 +58,7 @@ std::uint64_t OomCounter::read() const {
   std::uint64_t count = 0;
   if (file_.empty()) return count;
   constexpr std::string_view kKey = "oom_kill ";
-  const auto text = read_small(file_);
+  const auto text = read_small_file(file_);
   for_each_line(text, [&](std::string_view line) {
     if (line.starts_with(kKey)) std::from_chars(line.data() + kKey.size(), line.data() + line.size(), count);
   });

@@ -71,7 +71,8 @@ constexpr Option kOptions[] = {
      [](C& c, const V& v) { c.virtual_local_rank = v.on(); }},
     {"stdin", 0, kValue, kPet, Group::workers, "none|rank0|all", "none", "who reads dtrun's standard input",
      "none|rank0|all", set_stdin},
-    {"numa-binding", 0, kValue, kNoPet, Group::workers, "KIND", "", "node, socket, exclusive or core-complex",
+    {"numa-binding", 0, kValue, kNoPet, Group::workers, "KIND", "",
+     "bind each worker to CPUs near its GPU: node, socket, exclusive or core-complex",
      "node|socket|exclusive|core-complex", set_numa},
 
     {"standalone", 0, kFlag, kPet, Group::rendezvous, "", "",

@@ -85,7 +85,6 @@ void validate(const LaunchConfig& config) {
   if (handler != "null" && handler != "console" && handler != "dynamic_rendezvous") {
     refuse(fmt::format("--event-log-handler is \"{}\", expected null, console or dynamic_rendezvous", handler));
   }
-  if (config.numa_binding != NumaBinding::none) refuse("--numa-binding is not supported yet by this version");
   if (config.logs.directory == "/dev/null" &&
       !(config.logs.stdout_filters.empty() && config.logs.stderr_filters.empty())) {
     refuse(

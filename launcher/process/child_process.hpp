@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct ProcessSpec {
   int stdin_fd = -1;                     // borrowed during spawn(); -1 is /dev/null
   int stdout_fd = -1;                    // borrowed; -1 inherits the launcher's own
   int stderr_fd = -1;
+  std::set<int> cpus;  // empty: the launcher's own
 };
 
 // The program does not exist (exit_code 127) or cannot be executed (126), or the system has no room for a process (75).

@@ -24,13 +24,14 @@
 namespace dtrun::launcher {
 namespace {
 
-enum class Step { death_signal, session, directory, descriptors, exec };
+enum class Step { death_signal, session, affinity, directory, descriptors, exec };
 
 struct Plan {
   std::vector<std::string> candidate_paths;
   std::vector<char*> candidates;
   std::vector<char*> argv;
   std::vector<char*> environment;
+  std::vector<unsigned long> cpu_mask;  // empty: as it is
   const char* directory = nullptr;
   int fds[3] = {-1, -1, -1};
   pid_t parent = 0;
@@ -123,6 +124,11 @@ DTRUN_RUNS_IN_CHILD int run_child(void* argument) {
   if (raw_value(SYS_getppid) != plan.parent) return fail(plan, Step::death_signal, ESRCH);
   if (const long e = raw(SYS_setsid); e < 0) return fail(plan, Step::session, -e);
   reset_dispositions();
+  if (!plan.cpu_mask.empty()) {
+    const auto bytes = static_cast<long>(plan.cpu_mask.size() * sizeof(unsigned long));
+    const auto mask = reinterpret_cast<long>(plan.cpu_mask.data());
+    if (const long e = raw(SYS_sched_setaffinity, 0, bytes, mask); e < 0) return fail(plan, Step::affinity, -e);
+  }
   if (plan.directory != nullptr) {
     if (const long e = raw(SYS_chdir, reinterpret_cast<long>(plan.directory)); e < 0) {
       return fail(plan, Step::directory, -e);
@@ -140,6 +146,13 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
   for (const auto& text : strings) result.push_back(const_cast<char*>(text.c_str()));
   result.push_back(nullptr);
   return result;
+}
+
+std::vector<unsigned long> mask_of(const std::set<int>& cpus) {
+  constexpr int kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> mask(cpus.empty() ? 0 : static_cast<std::size_t>(*cpus.rbegin() / kBits + 1));
+  for (const int cpu : cpus) mask[static_cast<std::size_t>(cpu / kBits)] |= 1UL << (cpu % kBits);
+  return mask;
 }
 
 std::vector<std::string> program_candidates(const ProcessSpec& spec) {
@@ -165,6 +178,7 @@ std::vector<std::string> program_candidates(const ProcessSpec& spec) {
     case Step::death_signal:
     case Step::session:
     case Step::descriptors:
+    case Step::affinity:
       throw SpawnError(fmt::format("process for \"{}\" could not be set up", program), error, kExitInfrastructure);
     case Step::directory:
       throw SpawnError(fmt::format("working directory \"{}\" cannot be entered", spec.working_directory), error,
@@ -209,6 +223,7 @@ SpawnedProcess spawn_process(const ProcessSpec& spec) {
   plan.candidates = pointers(plan.candidate_paths);
   plan.argv = pointers(spec.argv);
   plan.environment = pointers(spec.environment);
+  plan.cpu_mask = mask_of(spec.cpus);
   if (!spec.working_directory.empty()) plan.directory = spec.working_directory.c_str();
   UniqueFd null;
   if (spec.stdin_fd < 0) {

@@ -10,6 +10,8 @@
 #include <memory>
 #include <string_view>
 
+#include "rendezvous/base/small_file.hpp"
+
 namespace dtrun::rendezvous {
 namespace {
 
@@ -64,10 +66,7 @@ bool holds(const std::string& process, const std::string& socket) {
 
 // Arguments joined by blanks, what is not printable replaced, cut at a readable length.
 std::string command_of(const std::string& process) {
-  const File file(std::fopen((process + "/cmdline").c_str(), "re"), &std::fclose);
-  std::array<char, kLongestCommand + 1> buffer{};
-  const auto size = file ? std::fread(buffer.data(), 1, buffer.size(), file.get()) : 0;
-  std::string text(buffer.data(), size);
+  auto text = read_small_file(process + "/cmdline");
   while (!text.empty() && text.back() == '\0') text.pop_back();
   for (char& c : text) {
     if (c == '\0') c = ' ';

@@ -1,6 +1,7 @@
 // The command line as its users type it (C30), and --explain.
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "tests/catch.hpp"
 #include "tests/scenario/dtrun_job.hpp"
@@ -96,6 +97,39 @@ TEST_CASE("--explain shows the job, where each value comes from, and starts noth
     CHECK(has(entry, ""));
   CHECK(std::distance(std::filesystem::directory_iterator(directory.path()), {}) ==
         1);  // the program: nothing was made
+}
+
+TEST_CASE("--numa-binding binds each worker near its GPU, and is refused where none is to be seen") {
+  const auto none = run({"--numa-binding=node", "/bin/true"}, {"CUDA_VISIBLE_DEVICES="});
+  CHECK(none.code == 2);
+  CHECK_THAT(none.error, Catch::Contains("--numa-binding: no GPU is to be seen"));
+  // Two GPUs that only /proc knows of, in a mount namespace of its own.
+  const std::string pretend =
+      "mount -t tmpfs gpus /proc/driver && mkdir -p /proc/driver/nvidia/gpus/0000:0a:00.0 "
+      "/proc/driver/nvidia/gpus/0000:0b:00.0 && exec \"$@\"";
+  const auto with_gpus = [&](const Words& words) {
+    Words argv{"/usr/bin/unshare", "-Urm", "/bin/sh", "-c", pretend, "sh"};
+    argv.insert(argv.end(), words.begin(), words.end());
+    return argv;
+  };
+  Job probe(with_gpus({"/bin/true"}));
+  if (probe.wait(10s) != ExitStatus{} || !std::filesystem::exists("/sys/devices/system/node/node0/cpulist")) {
+    WARN("skipped: no mount namespaces or no NUMA information here: " << probe.error());
+    return;
+  }
+  Job job(with_gpus({kDtrun, "--log-prefix=", "--numa-binding=exclusive", "--nproc-per-node=2", "--no-python",
+                     "/bin/sh", "-c", "echo $$RANK $(grep Cpus_allowed_list /proc/self/status)"}));
+  const auto status = job.wait(10s);
+  CAPTURE(job.out(), job.error());
+  if (status == ExitStatus{.code = 2}) {
+    CHECK_THAT(job.error(), Catch::Contains("1 cores that may be used, for 2 GPUs"));  // a machine with one core
+    return;
+  }
+  CHECK(status == ExitStatus{});
+  std::map<char, std::string> cpus;
+  for (const auto& line : lines_of(job.out())) cpus[line.at(0)] = line.substr(line.find(": ") + 2);
+  REQUIRE(cpus.size() == 2);
+  CHECK(cpus['0'] != cpus['1']);
 }
 
 TEST_CASE("--explain ends with the errors of a run") {

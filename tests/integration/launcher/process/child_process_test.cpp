@@ -1,7 +1,9 @@
 #include "launcher/process/child_process.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -109,6 +111,20 @@ TEST_CASE("descriptors may be given in any order, also crosswise") {
   CHECK(status == ExitStatus{});
   CHECK(tests::read_file(directory.file("first")) == "err\n");
   CHECK(tests::read_file(directory.file("second")) == "out\n");
+}
+
+TEST_CASE("a child runs on the CPUs it was given, and a bad choice is an error") {
+  cpu_set_t mine;
+  REQUIRE(::sched_getaffinity(0, sizeof mine, &mine) == 0);
+  int last = CPU_SETSIZE - 1;
+  while (!CPU_ISSET(last, &mine)) --last;
+  ProcessSpec spec;
+  spec.argv = {"/bin/sh", "-c", fmt::format("grep -q 'Cpus_allowed_list:.*[^0-9,-]{}$' /proc/self/status", last)};
+  spec.cpus = {last};
+  CHECK(run(spec).status.code == 0);
+  spec.cpus = {CPU_SETSIZE * 8};  // no machine has that one
+  CHECK(spawn_error_code(spec) == 75);
+  CHECK(!has_children());
 }
 
 TEST_CASE("a program is looked up in PATH, and its absence has a code") {

@@ -130,7 +130,7 @@ TEST_CASE("what cannot work is refused with a line that says why") {
       {{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29500", "w"}, "other nodes can reach"},
       {{"--log-dir=/dev/null", "--duplicate-stdout-filters=a", "w"}, "/dev/null"},
       {{"--logs-specs", "nope", "w"}, "expected one of: default"},
-      {{"--numa-binding=node", "w"}, "not supported yet"},
+      {{"--numa-binding=nope", "w"}, "expected one of: node socket exclusive core-complex"},
       {{"--signals-to-handle=SIGKILL", "w"}, "SIGKILL"},
       {{"--event-log-handler=nope", "w"}, "--event-log-handler"},
       {{"--print-completion=zsh", "w"}, "not supported"},
