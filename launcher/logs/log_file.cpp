@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 namespace dtrun::launcher {
 
@@ -24,12 +25,16 @@ std::string LogFile::write(std::string_view bytes) {
       error = errno;
     }
   }
-  const bool first = error != 0 && !losing_;
-  losing_ = error != 0;
+  const bool first = error != 0 && lost_bytes_ == 0;
   lost_bytes_ += bytes.size();
   if (!first) return {};
   return fmt::format("[logs] {} cannot be written: {}; the worker goes on, its output is lost there until it can",
                      path_, std::generic_category().message(error));
+}
+
+std::string LogFile::take_loss() {
+  const auto lost = lost_bytes_ - std::exchange(told_bytes_, lost_bytes_);
+  return lost == 0 ? std::string() : fmt::format("dtrun: {} bytes are missing in {}", lost, path_);
 }
 
 }  // namespace dtrun::launcher

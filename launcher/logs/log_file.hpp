@@ -14,8 +14,10 @@ namespace dtrun::launcher {
 class LogFile {
  public:
   explicit LogFile(std::string path);
-  // Returns why bytes were lost, once per series of losses; else an empty string.
+  // Returns why bytes are lost, the first time; else an empty string.
   std::string write(std::string_view bytes);
+  // For the end: a line that says how many bytes are missing, when some are that were not told before; else empty.
+  std::string take_loss();
   std::uint64_t lost_bytes() const { return lost_bytes_; }
   const std::string& path() const { return path_; }
 
@@ -23,8 +25,8 @@ class LogFile {
   std::string path_;
   UniqueFd fd_;
   int open_error_ = 0;
-  bool losing_ = false;
   std::uint64_t lost_bytes_ = 0;
+  std::uint64_t told_bytes_ = 0;
 };
 
 }  // namespace dtrun::launcher

@@ -25,7 +25,10 @@ bool OutputHub::Impl::wait_for_pipes(Deadline deadline) {
 // False when something was given up.
 bool OutputHub::Impl::wait_for_readers(const std::function<bool()>& cut_short) {
   bool complete = true;
-  for (auto* console : consoles()) console->last_progress = Clock::now();
+  // Where files have it all, a reader that stood still before has had its time.
+  for (auto* console : consoles()) {
+    if (!console->sink.only_copies()) console->last_progress = Clock::now();
+  }
   for (;;) {
     const bool cut = cut_short && cut_short();
     for (auto* console : consoles()) {

@@ -4,6 +4,7 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <system_error>
@@ -13,13 +14,16 @@
 namespace dtrun::launcher {
 namespace {
 
-// Long enough for a reader that waits for a processor on a busy machine; paid once per standstill, not per line.
-constexpr auto kPatience = std::chrono::milliseconds(200);
+// How long a reader may take nothing before lines that files have, too, are dropped: long enough for one that waits for
+// a processor, and a twentieth of the time so far at most, so that it hardly slows down a worker that writes a lot.
+constexpr auto kMostPatience = std::chrono::milliseconds(100);
+constexpr auto kLeastPatience = std::chrono::milliseconds(10);
 
 }  // namespace
 
 void OutputHub::Impl::flush(Console& console) {
-  if (console.sink.flush() || console.sink.empty()) console.last_progress = Clock::now();
+  // Not watched until now: there was nothing to take before.
+  if (console.sink.flush() || console.sink.empty() || !console.watched) console.last_progress = Clock::now();
   watch(console, !console.sink.empty());
   if (console.sink.roomy()) {
     hold(console, false);
@@ -45,7 +49,7 @@ void OutputHub::Impl::hold(Console& console, bool held) {
   console.sink.set_dropping(false);
   pause_by_rule(console);
   if (held) {
-    arm_timer();
+    arm_timer(patience_with(console));
   } else {
     tell_skipped(console);
   }
@@ -67,14 +71,18 @@ void OutputHub::Impl::set_paused(Stream& stream, bool paused) {
   ::epoll_ctl(epoll.value(), paused ? EPOLL_CTL_DEL : EPOLL_CTL_ADD, stream.pipe.value(), &event);
 }
 
-void OutputHub::Impl::arm_timer() {
+Clock::duration OutputHub::Impl::patience_with(const Console& console) const {
+  return std::clamp<Clock::duration>((console.last_progress - start) / 20, kLeastPatience, kMostPatience);
+}
+
+void OutputHub::Impl::arm_timer(Clock::duration delay) {
   if (!timer) {
     timer.reset(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
     epoll_event event{.events = EPOLLIN, .data = {.ptr = &timer}};
     ::epoll_ctl(epoll.value(), EPOLL_CTL_ADD, timer.value(), &event);
   }
   itimerspec when{};
-  when.it_value.tv_nsec = std::chrono::nanoseconds(kPatience).count();
+  when.it_value.tv_nsec = std::chrono::nanoseconds(delay).count();
   ::timerfd_settime(timer.value(), 0, &when, nullptr);
 }
 
@@ -83,11 +91,11 @@ void OutputHub::Impl::timer_fired() {
   if (::read(timer.value(), &expirations, sizeof expirations) < 0) return;
   for (auto* console : consoles()) {
     if (!console->held || console->sink.dropping()) continue;
-    if (Clock::now() - console->last_progress >= kPatience) {
+    if (Clock::now() - console->last_progress >= patience_with(*console)) {
       console->sink.set_dropping(true);
       pause_by_rule(*console);
     } else {
-      arm_timer();
+      arm_timer(patience_with(*console));
     }
   }
 }

@@ -135,6 +135,10 @@ void OutputHub::Impl::end_stream(Stream& stream) {
   if (!stream.pipe) return;
   stream.lines.finish([&](std::string_view line) { take_line(stream, line); });
   stream.pipe.reset();
+  for (auto* file : {stream.file.get(), stream.filtered.get()}) {
+    const auto loss = file != nullptr ? file->take_loss() : std::string();
+    if (!loss.empty()) notice(loss);
+  }
   if (stream.console != nullptr) flush(*stream.console);
 }
 

@@ -36,10 +36,10 @@ struct OutputStatistics {
 // waits until event_fd() is readable (for Asio: a stream_descriptor on a dup, async_wait(wait_read)) and calls
 // process(), which does a bounded piece of work. A reader that is slow or stands still slows the workers down or stops
 // them, as any pipe does: their pipes are not read until it goes on. The one exception is a stream that also goes
-// to a complete file: when the reader took nothing for 200 ms, its console lines are dropped (counted, with a notice on
-// stderr) and the worker runs on. Failures: a full disk or a reader that left is told once and counted, never passed on
-// to the worker; only attach() throws (no descriptors left). The process must ignore SIGPIPE and SIGXFSZ
-// (run_guarded() sees to that in the agent).
+// to a complete file: when the reader took nothing for 100 ms (a twentieth of the time so far, in the first two
+// seconds), its console lines are dropped (counted, with a notice on stderr) and the worker runs on. Failures: a full
+// disk or a reader that left is told once and counted, never passed on to the worker; only attach() throws (no
+// descriptors left). The process must ignore SIGPIPE and SIGXFSZ (run_guarded() sees to that in the agent).
 class OutputHub {
  public:
   using CaptureId = std::uint64_t;

@@ -80,7 +80,8 @@ struct OutputHub::Impl {
   void hold(Console& console, bool held);
   void set_paused(Stream& stream, bool paused);
   void pause_by_rule(Console& console);
-  void arm_timer();
+  Clock::duration patience_with(const Console& console) const;
+  void arm_timer(Clock::duration delay);
   void timer_fired();
   void tell_error(Console& console);
   void tell_skipped(Console& console);
@@ -91,6 +92,7 @@ struct OutputHub::Impl {
   void give_up(Console& console, std::string_view why);
 
   OutputHubOptions options;
+  Clock::time_point start = Clock::now();
   UniqueFd epoll;
   UniqueFd timer;
   bool one_console;  // stdout and stderr are one file: one sink, so that their lines never mix

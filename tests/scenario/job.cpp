@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <pty.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -65,6 +66,11 @@ void redirect(const std::string& path, int target, int flags) {
   if (fd < 0 || ::dup2(fd, target) < 0) ::_exit(96);
 }
 
+void take_host_name(const std::string& name) {
+  if (::unshare(CLONE_NEWUTS) != 0 && ::unshare(CLONE_NEWUTS | CLONE_NEWUSER) != 0) ::_exit(kNoNamespace);
+  if (::sethostname(name.data(), name.size()) != 0) ::_exit(kNoNamespace);
+}
+
 [[noreturn]] void become(const std::vector<std::string>& argv, const std::vector<std::string>& environment) {
   std::vector<char*> arguments, variables;
   for (const auto& text : argv) arguments.push_back(const_cast<char*>(text.c_str()));
@@ -110,9 +116,14 @@ Job::Job(std::vector<std::string> argv, JobOptions options) : token_(new_token()
   if (pid_ < 0) throw std::runtime_error("fork failed");
   if (pid_ == 0) {
     for (const auto& name : options.ignored_signals) std::signal(name == "SIGHUP" ? SIGHUP : SIGINT, SIG_IGN);
+    if (!options.host_name.empty()) take_host_name(options.host_name);
     if (!options.terminal) {
       redirect(in, 0, O_RDONLY);
-      redirect(out, 1, O_WRONLY | O_CREAT | O_APPEND);
+      if (options.stdout_fd >= 0) {
+        ::dup2(options.stdout_fd, 1);
+      } else {
+        redirect(out, 1, O_WRONLY | O_CREAT | O_APPEND);
+      }
       redirect(error, 2, O_WRONLY | O_CREAT | O_APPEND);
     }
     become(argv, environment);

@@ -21,11 +21,16 @@ bool eventually(const std::function<bool()>& condition, std::chrono::millisecond
 std::vector<std::string> lines_of(const std::string& text);
 std::string join(const std::vector<std::string>& words);
 
+// How a job ends whose host_name could not be given to it.
+inline constexpr int kNoNamespace = 95;
+
 struct JobOptions {
   std::vector<std::string> environment = {};  // NAME=value, on top of the test's own; NAME alone removes it
   bool terminal = false;  // runs in a session of its own on a pseudo-terminal; stdout and stderr are the terminal
   std::vector<std::string> ignored_signals = {};  // by name: SIGHUP as under nohup
   std::string stdin_text = {};
+  int stdout_fd = -1;          // borrowed; -1: a file, for out()
+  std::string host_name = {};  // the program sees this one
 };
 
 class Job {

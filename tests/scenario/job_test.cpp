@@ -167,27 +167,3 @@ TEST_CASE("dtrun works as PID 1 and reaps what others leave") {
   }
   CHECK(stopped.wait(5s) == ExitStatus{.code = 143});
 }
-
-TEST_CASE("a grandchild that keeps the output open costs nothing and delays nothing") {
-  Job job(dtrun_argv({"--nproc-per-node=1"}, {"print=before", "child", "close-output", "sleep=0.5", "exit=0"}));
-  REQUIRE(eventually([&] { return job.out().find("before") != std::string::npos; }));
-  const pid_t agent = agent_of(job);
-  const auto ticks = [&] {
-    const auto stat = read_file("/proc/" + std::to_string(agent) + "/stat");
-    long user = 0, system = 0;
-    std::sscanf(stat.c_str() + stat.rfind(')') + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &user,
-                &system);
-    return user + system;
-  };
-  const auto before = ticks();
-  std::vector<pid_t> left;
-  CHECK(eventually([&] {
-    left = job.processes_named("probe_worker");
-    return left.size() <= 3;
-  }));
-  const auto after = ticks();
-  CHECK(after - before <= 2);
-  CHECK(job.wait(5s) == ExitStatus{});
-  // Half a second of its own, then at most one second in which the grandchild may still write (a `tee`, say).
-  CHECK(job.running_time() < 1900ms);
-}

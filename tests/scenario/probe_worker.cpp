@@ -2,9 +2,11 @@
 // list.
 //   exit=N  die=SEGV|KILL|...  ignore=TERM|...  sleep=SECONDS  forever
 //   print=TEXT  error=TEXT  raw=TEXT (no newline)  lines=N (both streams)  bytes=N (one line of N bytes on stdout)
+//   flood=BYTES (lines of 32 bytes on stdout, fast)  mixed=BYTES (of mixed_output.hpp, on both streams, in pieces)
 //   env=NAME  env (all)  cwd  fds  signals (masks of /proc/self/status)  pid  stdin (copies it to stdout)
 //   child  setsid-child  daemon: a process that sleeps ten minutes (in our group; in its own session; double-forked)
-//   on=SIG:N  exits N at that signal   show=SIG  prints "rank R got SIG" and goes on   touch=FILE  wait-for=FILE
+//   on=SIG:N  exits N at that signal   show=SIG  prints "rank R got SIG" and goes on   touch=FILE  remove=FILE
+//   wait-for=FILE
 //   rank=R  attempt=N  not-attempt=N: the rest is only done by that rank / in that attempt; others go on after the word
 //   "end" close-output  closes 1 and 2
 #include <dirent.h>
@@ -12,12 +14,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
+
+#include "tests/scenario/mixed_output.hpp"
 
 extern char** environ;
 
@@ -59,6 +65,35 @@ void start_child(const std::string& kind) {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
+}
+
+void write_all(int fd, const char* data, std::size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::write(fd, data, size);
+    if (n < 0) ::_exit(97);
+    data += n;
+    size -= static_cast<std::size_t>(n);
+  }
+}
+
+void flood(std::size_t bytes) {
+  std::string block;
+  while (block.size() < 64 * 1024) block += "a line of thirty-two characters\n";
+  for (std::size_t done = 0; done < bytes; done += block.size())
+    write_all(1, block.data(), std::min(block.size(), bytes - done));
+}
+
+void write_mixed(std::size_t bytes) {
+  const auto rank = static_cast<std::uint64_t>(std::atoi(variable("RANK").c_str()));
+  const std::string texts[] = {dtrun::tests::mixed_output(2 * rank, bytes),
+                               dtrun::tests::mixed_output(2 * rank + 1, bytes)};
+  constexpr std::size_t kPiece = 5000;
+  for (std::size_t at = 0; at < bytes + kPiece * 50; at += kPiece) {
+    for (int stream = 0; stream < 2; ++stream) {
+      if (at < texts[stream].size())
+        write_all(stream + 1, texts[stream].data() + at, std::min(kPiece, texts[stream].size() - at));
+    }
+  }
 }
 
 void print_signals() {
@@ -125,6 +160,12 @@ void do_with_value(const std::string& name, const std::string& value) {
     std::printf("%s\n", std::string(static_cast<std::size_t>(std::atol(value.c_str())), 'x').c_str());
   else if (name == "touch")
     ::close(::open(value.c_str(), O_CREAT | O_WRONLY, 0644));
+  else if (name == "remove")
+    ::unlink(value.c_str());
+  else if (name == "flood")
+    flood(std::stoul(value));
+  else if (name == "mixed")
+    write_mixed(std::stoul(value));
   else if (name == "wait-for") {
     for (struct stat info; ::stat(value.c_str(), &info) != 0;) ::usleep(2000);
   } else if (name == "lines") {

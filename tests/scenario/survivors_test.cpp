@@ -1,5 +1,7 @@
 // Whatever ends a job, no process of it is left: not the workers, not their children, not sessions and daemons of
 // those.
+#include <unistd.h>
+
 #include <csignal>
 #include <thread>
 
@@ -52,6 +54,43 @@ TEST_CASE("kill -9 of the agent leaves no process of the job") {
     };
     CHECK(end_tree(i, kill_agent) == ExitStatus{.code = 137});
   }
+}
+
+TEST_CASE("kill -9 of the agent of eight ranks with children leaves none of them after a second") {
+  std::vector<std::string> commands;
+  for (const auto* rank : {"1", "3", "5", "7"}) {
+    commands.insert(commands.end(), {std::string("rank=") + rank, "ignore=TERM", "end"});
+  }
+  for (const auto* word : {"child", "setsid-child", "forever"}) commands.emplace_back(word);
+  for (int i = 0; i < kRepeats; ++i) {
+    Job job(dtrun_argv({"--nproc-per-node=8"}, commands));
+    REQUIRE(eventually([&] { return job.processes().size() == 2 + 8 * 3; }));
+    ::kill(agent_of(job), SIGKILL);
+    CHECK(job.all_gone(1s));
+    CHECK(job.wait(1s) == ExitStatus{.code = 137});
+  }
+}
+
+TEST_CASE("dtrun dies with its parent where setpriv tells it to, and takes everything along") {
+  if (::access("/usr/bin/setpriv", X_OK) != 0) {
+    WARN("skipped: there is no /usr/bin/setpriv");
+    return;
+  }
+  Job bystander({kProbe, "forever"});
+  for (int i = 0; i < kRepeats; ++i) {
+    auto argv = dtrun_argv(kOptions, tree_commands());
+    std::string line = "/usr/bin/setpriv --pdeathsig TERM";
+    for (const auto& word : argv) line += " " + word;
+    Job parent({"/bin/sh", "-c", line + " & wait"});
+    if (is_early(i)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(i * 2500));
+    } else {
+      REQUIRE(eventually([&] { return parent.processes().size() == 1 + kTreeProcesses; }));
+    }
+    parent.signal(SIGKILL);
+    CHECK(parent.all_gone(2s));
+  }
+  CHECK(bystander.processes().size() == 1);
 }
 
 TEST_CASE("SIGTERM leaves no process of the job") {

@@ -408,7 +408,9 @@ TEST_CASE("a full disk loses bytes of the file, counted and told once, and nothi
   CHECK_THAT(console.error_text(), Catch::Contains(path) && Catch::Contains("No space left"));
   ends = {};
   console.hub.drain(soon());
+  CHECK_THAT(console.error_text(), Catch::EndsWith(fmt::format("dtrun: {} bytes are missing in {}\n", lost, path)));
   console.hub.forget(1);
+  CHECK(tests::lines_of(console.error_text()).size() == 2);
   ::umount2(directory.path().c_str(), MNT_DETACH);
 }
 
