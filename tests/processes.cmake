@@ -20,7 +20,7 @@ dtrun_test(test_logs integration
 target_compile_definitions(test_logs PRIVATE DTRUN_PROBE_WORKER="$<TARGET_FILE:probe_worker>")
 add_dependencies(test_logs probe_worker)
 dtrun_test(test_report unit
-  SOURCES unit/launcher/report/error_file_test.cpp unit/launcher/report/failure_report_test.cpp
+  SOURCES unit/launcher/report/error_file_test.cpp unit/launcher/report/run_report_test.cpp
   DEPS launcher/report LINK dtrun_test_job nlohmann_json::nlohmann_json)
 
 # The built dtrun as a black box. SERIAL: they look at timing, and half of them kill something.

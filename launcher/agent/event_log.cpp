@@ -21,9 +21,15 @@ std::string json_text(const std::string& text) {
 
 double seconds(auto time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 
+std::string status_fields(const ExitStatus& status) {
+  if (status.signal == 0) return fmt::format(R"("exit_code":{},"signal":null,"core_dumped":false)", status.code);
+  return fmt::format(R"("exit_code":null,"signal":"{}","core_dumped":{})", signal_name(status.signal),
+                     status.core_dumped);
+}
+
 }  // namespace
 
-EventLog::EventLog(const LaunchConfig& config, std::string run_id) : run_id_(std::move(run_id)) {
+EventLog::EventLog(const LaunchConfig& config) {
   if (config.events_file) {
     file_.reset(::open(config.events_file->c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666));
     if (!file_)
@@ -34,7 +40,7 @@ EventLog::EventLog(const LaunchConfig& config, std::string run_id) : run_id_(std
   }
 }
 
-void EventLog::write(const std::string& event, const std::string& fields) {
+void EventLog::write(std::string_view event, const std::string& fields) {
   const auto line = fmt::format(
       R"({{"schema":1,"sequence":{},"time":{:.6f},"monotonic":{:.6f},"run_id":{},"event":"{}"{}}})"
       "\n",
@@ -45,30 +51,67 @@ void EventLog::write(const std::string& event, const std::string& fields) {
   file_.reset();
 }
 
-void EventLog::round_started(int attempt, int workers, const std::string& master_addr, int master_port) {
+void EventLog::start(const LaunchConfig& config, const std::string& run_id, int workers, const std::string& host) {
   if (!file_) return;
-  write("round", fmt::format(R"(,"attempt":{},"workers":{},"master_addr":{},"master_port":{})", attempt, workers,
-                             json_text(master_addr), master_port));
+  run_id_ = run_id;
+  write("start", fmt::format(R"(,"version":"{}","host":{},"pid":{},"program":{},"nodes":{},"workers":{},)"
+                             R"("max_restarts":{})",
+                             DTRUN_VERSION, json_text(host), ::getpid(), json_text(config.program), config.nodes.max,
+                             workers, config.max_restarts));
 }
 
-void EventLog::worker_started(int rank, pid_t pid) {
-  if (file_) write("worker_start", fmt::format(R"(,"rank":{},"pid":{})", rank, pid));
-}
-
-void EventLog::worker_ended(int rank, pid_t pid, const ExitStatus& status, bool asked_to_stop) {
+void EventLog::rendezvous(int attempt, const std::string& master_addr, int master_port) {
   if (!file_) return;
-  const auto how = status.signal != 0 ? fmt::format(R"("signal":"{}","core_dumped":{})", signal_name(status.signal),
-                                                    status.core_dumped)
-                                      : fmt::format(R"("exit_code":{})", status.code);
-  write("worker_end", fmt::format(R"(,"rank":{},"pid":{},{},"stopped_by_launcher":{})", rank, pid, how, asked_to_stop));
+  write("rendezvous", fmt::format(R"(,"attempt":{},"nodes":1,"master_addr":{},"master_port":{})", attempt,
+                                  json_text(master_addr), master_port));
 }
 
-void EventLog::signal_received(int signal) {
+void EventLog::assignment(int attempt, int world_size) {
+  if (!file_) return;
+  write("assignment", fmt::format(R"(,"attempt":{},"node_rank":0,"first_rank":0,"local_ranks":{},"world_size":{})",
+                                  attempt, world_size, world_size));
+}
+
+void EventLog::worker_started(int attempt, int rank, pid_t pid) {
+  if (file_)
+    write("worker_started",
+          fmt::format(R"(,"attempt":{},"rank":{},"local_rank":{},"pid":{})", attempt, rank, rank, pid));
+}
+
+void EventLog::worker_ended(const WorkerEnd& end) {
+  if (!file_) return;
+  write(
+      "worker_ended",
+      fmt::format(R"(,"attempt":{},"rank":{},"local_rank":{},"pid":{},{},"out_of_memory":{},"stopped_by_launcher":{})",
+                  end.attempt, end.rank, end.rank, end.pid, status_fields(end.status), end.out_of_memory,
+                  end.stopped_by_launcher));
+}
+
+void EventLog::stop(int attempt, std::string_view reason, int signal) {
+  if (!file_) return;
+  write("stop", fmt::format(R"(,"attempt":{},"reason":"{}","signal":"{}")", attempt, reason, signal_name(signal)));
+}
+
+void EventLog::restart(int next_attempt) {
+  if (file_) write("restart", fmt::format(R"(,"attempt":{})", next_attempt));
+}
+
+void EventLog::signal(int signal) {
   if (file_) write("signal", fmt::format(R"(,"signal":"{}")", signal_name(signal)));
 }
 
-void EventLog::verdict(int exit_code) {
-  if (file_) write("verdict", fmt::format(R"(,"exit_code":{})", exit_code));
+void EventLog::verdict(const RunReport& report) {
+  if (!file_) return;
+  std::string cause = "null", error = report.error;
+  if (const auto& root = report.root_cause) {
+    if (error.empty()) error = root->start_error;
+    cause = fmt::format(R"({{"attempt":{},"rank":{},"pid":{},{},"out_of_memory":{}}})", root->attempt, root->rank,
+                        root->pid, status_fields(root->status), root->out_of_memory);
+  }
+  write("verdict",
+        fmt::format(R"(,"outcome":"{}","exit_code":{},"restarts":{},"root_cause":{},"error":{})",
+                    name_of(report.outcome), report.exit_code, report.restarts_used, cause, json_text(error)));
+  file_.reset();
 }
 
 }  // namespace dtrun::launcher

@@ -1,33 +1,47 @@
-// --events FILE: one JSON object per line for every thing that happens, for programs that watch a job.
+// --events FILE: one JSON object per line for everything that happens, for programs that watch a job.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "launcher/config/launch_config.hpp"
 #include "launcher/process/exit_status.hpp"
+#include "launcher/report/run_report.hpp"
 #include "rendezvous/base/unique_fd.hpp"
 
 namespace dtrun::launcher {
 
-// Each line: {"schema":1,"sequence":n,"time":epoch seconds,"monotonic":seconds,"run_id":...,"event":...} and the
-// event's own fields; the last one is the only "verdict". Without --events (and --event-log-handler=console) every call
-// returns at once. A file that cannot be written is no reason to stop a job: the first failed write ends the log with a
-// warning. Constructor throws UsageError (no such directory).
+// The lines are described in launcher/README.md. Owner: launch.cpp, so that a job that never starts has its verdict
+// too; nothing is written after the verdict. Without --events (and --event-log-handler=console) every call returns at
+// once. A file that cannot be written is no reason to stop a job: the first failed write ends the log with a warning.
+// Constructor throws UsageError (no such directory).
 class EventLog {
  public:
-  EventLog(const LaunchConfig& config, std::string run_id);
+  explicit EventLog(const LaunchConfig& config);
 
-  void round_started(int attempt, int workers, const std::string& master_addr, int master_port);
-  void worker_started(int rank, pid_t pid);
-  void worker_ended(int rank, pid_t pid, const ExitStatus& status, bool asked_to_stop);
-  void signal_received(int signal);
-  void verdict(int exit_code);
+  void start(const LaunchConfig& config, const std::string& run_id, int workers, const std::string& host);
+  void rendezvous(int attempt, const std::string& master_addr, int master_port);
+  void assignment(int attempt, int world_size);
+  void worker_started(int attempt, int rank, pid_t pid);
+  struct WorkerEnd {
+    int attempt = 0;
+    int rank = 0;
+    pid_t pid = 0;
+    ExitStatus status;
+    bool out_of_memory = false;
+    bool stopped_by_launcher = false;
+  };
+  void worker_ended(const WorkerEnd& end);
+  void stop(int attempt, std::string_view reason, int signal);
+  void restart(int next_attempt);
+  void signal(int signal);
+  void verdict(const RunReport& report);
 
  private:
-  void write(const std::string& event, const std::string& fields);
+  void write(std::string_view event, const std::string& fields);
 
   UniqueFd file_;
   std::string run_id_;

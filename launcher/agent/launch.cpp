@@ -1,6 +1,7 @@
 #include "launcher/agent/launch.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -8,17 +9,19 @@
 #include <boost/system/system_error.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <utility>
 
 #include "launcher/agent/elastic_agent.hpp"
+#include "launcher/agent/event_log.hpp"
 #include "launcher/agent/explain.hpp"
 #include "launcher/agent/machine.hpp"
 #include "launcher/agent/program.hpp"
 #include "launcher/agent/worker_environment.hpp"
 #include "launcher/cli/command_line.hpp"
-#include "launcher/process/child_process.hpp"
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/log.hpp"
@@ -50,18 +53,7 @@ void print(int fd, std::string_view text, const std::function<bool()>& cut_short
   }
 }
 
-// For whoever started dtrun, torchrun's way: what made dtrun itself fail.
-void leave_error_file(std::string_view kind, std::string_view text) {
-  const auto path = env::get("TORCHELASTIC_ERROR_FILE").value_or("");
-  if (path.empty()) return;
-  const auto problem = write_error_file(path, fmt::format("{}: {}", kind, text));
-  if (!problem.empty()) print(STDERR_FILENO, fmt::format("dtrun: {}\n", problem));
-}
-
-void complain(std::string_view kind, std::string_view text) {
-  print(STDERR_FILENO, fmt::format("dtrun: error: {}\n", text));
-  leave_error_file(kind, text);
-}
+void complain(std::string_view text) { print(STDERR_FILENO, fmt::format("dtrun: error: {}\n", text)); }
 
 // "[area] text" without the area: the reader of a usage error knows where he is.
 std::string_view text_of(const Error& error) {
@@ -70,29 +62,98 @@ std::string_view text_of(const Error& error) {
   return end == std::string_view::npos ? text : text.substr(end + 2);
 }
 
-void publish(const LaunchConfig& config, const RunResult& result, const std::function<bool()>& cut_short) {
+// An exception on its way out, as exit code and text.
+struct Trouble {
+  int exit_code = kExitInfrastructure;
+  const char* kind = "LaunchError";
+  std::string text;
+};
+
+// Called in a catch block.
+Trouble current_trouble() {
+  try {
+    throw;
+  } catch (const UsageError& error) {
+    return {kExitUsage, "UsageError", std::string(text_of(error))};
+  } catch (const ProgramError& error) {
+    return {error.exit_code(), "ProgramError", std::string(text_of(error))};
+  } catch (const SystemError& error) {
+    return {kExitInfrastructure, "SystemError", error.what() + limit_hint(error.error_number())};
+  } catch (const boost::system::system_error& error) {  // of Asio
+    return {kExitInfrastructure, "SystemError", error.what() + limit_hint(error.code().value())};
+  } catch (const std::exception& error) {
+    return {kExitInfrastructure, "LaunchError", error.what()};
+  }
+}
+
+// For whoever started dtrun, torchrun's way: what made dtrun itself fail.
+std::string leave_error_file(std::string_view kind, std::string_view text) {
+  const auto path = env::get("TORCHELASTIC_ERROR_FILE").value_or("");
+  if (path.empty()) return {};
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  return write_error_file(path, {std::string(kind), std::string(text), now, {}});
+}
+
+// The root cause's own error file, or dtrun's trouble. Nothing for a worker that failed without one.
+std::string leave_error_file(const RunReport& report) {
+  const auto& root = report.root_cause;
+  const auto path = env::get("TORCHELASTIC_ERROR_FILE").value_or("");
+  if (path.empty()) return {};
+  if (!report.error.empty()) return leave_error_file(report.error_kind, report.error);
+  if (root && !root->start_error.empty()) return leave_error_file("ProgramError", root->start_error);
+  if (root && root->error.present) return copy_error_file(root->error_file_path, path, root->status.python_code());
+  if (report.outcome != Outcome::stopped && report.outcome != Outcome::infrastructure) return {};
+  const auto kind = report.outcome == Outcome::stopped ? "SignalException" : "InfrastructureError";
+  return leave_error_file(kind, fmt::format("dtrun was {}", fmt::join(report.notes, "; ")));
+}
+
+void publish(const LaunchConfig& config, const RunReport& report, const std::function<bool()>& cut_short) {
   const auto say = [&](std::string_view text) { print(STDERR_FILENO, text, cut_short); };
-  if (!result.report) {
-    for (const auto& note : result.notes) say(fmt::format("dtrun: {}\n", note));
-    if (result.exit_code != kExitSuccess)
-      leave_error_file("SignalException", fmt::format("dtrun was {}", fmt::join(result.notes, "; ")));
-    return;
-  }
-  const auto& report = *result.report;
-  const auto own_error_file = env::get("TORCHELASTIC_ERROR_FILE").value_or("");
-  std::string problem;
-  if (!own_error_file.empty() && report.root_cause.error.present) {
-    problem =
-        copy_error_file(report.root_cause.error_file_path, own_error_file, report.root_cause.status.python_code());
+  const auto check = [&](const std::string& problem) {
     if (!problem.empty()) say(fmt::format("dtrun: {}\n", problem));
-  } else if (!report.root_cause.start_error.empty()) {
-    leave_error_file("ProgramError", report.root_cause.start_error);
+  };
+  check(leave_error_file(report));
+  if (config.report_file) check(write_file_whole(*config.report_file, run_report_json(report)));
+  if (report.root_cause) return say(render_failure(report));
+  for (const auto& note : report.notes) say(fmt::format("dtrun: {}\n", note));
+  if (!report.error.empty()) complain(report.error);
+}
+
+// The job between the opening of its files and its verdict. Whatever happens, the report says it.
+int run_job(const LaunchConfig& config) {
+  EventLog events(config);
+  RunReport report;
+  report.program = config.program;
+  report.host = host_name();
+  report.start = std::chrono::system_clock::now();
+  std::optional<ElasticAgent> agent;
+  try {
+    auto plan = make_plan(config);
+    for (const auto& warning : plan.warnings) log::warning("cli", "{}", warning);
+    agent.emplace(config, std::move(plan), events, report);
+    agent->run();
+  } catch (...) {
+    auto trouble = current_trouble();
+    agent.reset();  // kills the workers
+    report.exit_code = trouble.exit_code;
+    report.error = std::move(trouble.text);
+    report.error_kind = trouble.kind;
+    report.outcome = trouble.exit_code == kExitUsage            ? Outcome::usage
+                     : trouble.exit_code == kExitInfrastructure ? Outcome::infrastructure
+                                                                : Outcome::failure;
   }
-  if (config.report_file) {
-    problem = write_file_whole(*config.report_file, failure_report_json(report));
-    if (!problem.empty()) say(fmt::format("dtrun: {}\n", problem));
-  }
-  say(render_failure_report(report));
+  report.end = std::chrono::system_clock::now();
+  events.verdict(report);
+  publish(config, report, [&] { return agent && agent->told_to_hurry(); });
+  return report.exit_code;
+}
+
+int explain_job(const CommandLine& line) {
+  const auto plan = make_plan(line.config);
+  for (const auto& warning : plan.warnings) log::warning("cli", "{}", warning);
+  expect_executable(plan.program.front(), real_surroundings());
+  print(STDOUT_FILENO, explain(line, plan, own_environment(), allowed_cores()));
+  return kExitSuccess;
 }
 
 int run_command(std::span<const std::string> arguments) {
@@ -105,21 +166,12 @@ int run_command(std::span<const std::string> arguments) {
   log::setup({log::level_from_environment(log::Level::warning), ""});
   for (const auto& warning : line.warnings) log::warning("cli", "{}", warning);
   ::signal(SIGPIPE, SIG_IGN);  // a console that closes is noticed at the write
-  if (line.action == Action::run && line.config.report_file) {
+  if (line.action == Action::explain) return explain_job(line);
+  if (line.config.report_file) {
     const auto problem = prepare_file_whole(*line.config.report_file);
     if (!problem.empty()) throw UsageError("launcher", "--report: " + problem);
   }
-  auto plan = make_plan(line.config);
-  for (const auto& warning : plan.warnings) log::warning("cli", "{}", warning);
-  if (line.action == Action::explain) {
-    expect_executable(plan.program.front(), real_surroundings());
-    print(STDOUT_FILENO, explain(line, plan, own_environment(), allowed_cores()));
-    return kExitSuccess;
-  }
-  ElasticAgent agent(line.config, std::move(plan));
-  const auto result = agent.run();
-  publish(line.config, result, [&] { return agent.told_to_hurry(); });
-  return result.exit_code;
+  return run_job(line.config);
 }
 
 }  // namespace
@@ -127,21 +179,12 @@ int run_command(std::span<const std::string> arguments) {
 int launch(std::span<const std::string> arguments) noexcept {
   try {
     return run_command(arguments);
-  } catch (const UsageError& error) {
-    complain("UsageError", text_of(error));
-    return kExitUsage;
-  } catch (const ProgramError& error) {
-    complain("ProgramError", text_of(error));
-    return error.exit_code();
-  } catch (const SystemError& error) {
-    complain("SystemError", std::string(error.what()) + limit_hint(error.error_number()));
-    return kExitInfrastructure;
-  } catch (const boost::system::system_error& error) {  // of Asio
-    complain("SystemError", std::string(error.what()) + limit_hint(error.code().value()));
-    return kExitInfrastructure;
-  } catch (const std::exception& error) {
-    complain("LaunchError", error.what());
-    return kExitInfrastructure;
+  } catch (...) {
+    const auto trouble = current_trouble();
+    complain(trouble.text);
+    const auto problem = leave_error_file(trouble.kind, trouble.text);
+    if (!problem.empty()) print(STDERR_FILENO, fmt::format("dtrun: {}\n", problem));
+    return trouble.exit_code;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,6 +87,15 @@ int visible_gpus(int devices, const std::optional<std::string>& list) {
     rest.remove_prefix(comma + 1);
   }
   return count;
+}
+
+// Descriptors per worker: pidfd, two pipes, two log files, and the write ends during the start.
+void allow_descriptors(int workers) {
+  rlimit limit{};
+  const auto wanted = static_cast<rlim_t>(workers) * 6 + 64;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min(wanted, limit.rlim_max);
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 std::string limit_hint(int error) {

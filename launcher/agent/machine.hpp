@@ -20,6 +20,8 @@ int gpu_devices();
 // first entry that names no device, as CUDA does.
 int visible_gpus(int devices, const std::optional<std::string>& list);
 std::string host_name();
+// Raises the soft limit of open files to what that many workers need, as far as the hard limit allows.
+void allow_descriptors(int workers);
 // " (ulimit -n ...)" when `error` means that a limit of this process or user was reached, else empty.
 std::string limit_hint(int error);
 

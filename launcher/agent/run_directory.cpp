@@ -36,7 +36,7 @@ void make_with_parents(const std::string& path) {
   make(path);
 }
 
-// Removes empty directories bottom-up, and error files when asked. True when something is left.
+// Removes empty directories and progress files bottom-up, and error files when asked. True when something is left.
 bool prune_below(const fs::path& directory, bool error_files) {
   if (::rmdir(directory.c_str()) == 0) return false;  // nearly all are empty: 256 ranks cost 256 calls
   std::error_code error;
@@ -45,8 +45,10 @@ bool prune_below(const fs::path& directory, bool error_files) {
     std::error_code ignored;
     if (it->is_directory(ignored) && !it->is_symlink(ignored)) {
       left = prune_below(it->path(), error_files) || left;
-    } else if (!error_files || it->path().filename() != "error.json" || !fs::remove(it->path(), ignored)) {
-      left = true;
+    } else {
+      const auto name = it->path().filename();
+      const bool ours = name == "progress" || (error_files && name == "error.json");
+      if (!ours || !fs::remove(it->path(), ignored)) left = true;
     }
   }
   return left || ::rmdir(directory.c_str()) != 0;
@@ -95,6 +97,10 @@ std::string RunDirectory::rank(int attempt_number, int local_rank) const {
 
 std::string RunDirectory::error_file(int attempt_number, int local_rank) const {
   return exists() ? rank(attempt_number, local_rank) + "/error.json" : "";
+}
+
+std::string RunDirectory::progress_file(int attempt_number, int local_rank) const {
+  return exists() ? rank(attempt_number, local_rank) + "/progress" : "";
 }
 
 void RunDirectory::make_attempt(int number, int workers) {

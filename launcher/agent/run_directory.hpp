@@ -29,10 +29,12 @@ class RunDirectory {
   std::string attempt(int number) const;
   std::string rank(int attempt_number, int local_rank) const;
   std::string error_file(int attempt_number, int local_rank) const;
+  std::string progress_file(int attempt_number, int local_rank) const;
   // Makes the directories of one attempt.
   void make_attempt(int number, int workers);
 
-  // After a success: error files of attempts that were made good go too. True when files are left under path().
+  // Progress files go; after a success also the error files of attempts that were made good. True when files are left
+  // under path().
   bool prune(bool success) noexcept;
 
  private:

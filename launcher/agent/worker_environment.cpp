@@ -52,7 +52,7 @@ void show_one_device(Variables& variables, const std::vector<std::string>& inher
 }  // namespace
 
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited, const LaunchConfig& config,
-                                            const RoundPlace& place, int local_rank, const std::string& error_file) {
+                                            const RoundPlace& place, int local_rank, const ContractFiles& files) {
   const auto rank = std::to_string(local_rank);
   const auto world = std::to_string(place.world_size);
   Variables variables;
@@ -71,7 +71,8 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   variables[environment::kMaxRestarts] = std::to_string(config.max_restarts);
   variables[environment::kRunId] = place.run_id;
   variables[environment::kUseAgentStore] = place.agent_store ? "True" : "False";
-  variables[environment::kErrorFile] = error_file;
+  variables[environment::kErrorFile] = files.error;
+  variables[environment::kProgressFile] = files.progress.empty() ? std::nullopt : std::optional(files.progress);
   variables[environment::kJob] = place.job.empty() ? std::nullopt : std::optional(place.job);
   variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.stop.signals_text;
   variables[environment::kLogDirectory] =

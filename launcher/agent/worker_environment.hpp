@@ -23,10 +23,15 @@ struct RoundPlace {
   std::string job;            // JobMark's text
 };
 
-// Complete NAME=value list. `error_file` is empty when there is no log directory. Throws UsageError when
-// --virtual-local-rank has no device for this rank.
+// Files that a worker writes for the launcher. Empty without a log directory.
+struct ContractFiles {
+  std::string error;
+  std::string progress;
+};
+
+// Complete NAME=value list. Throws UsageError when --virtual-local-rank has no device for this rank.
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited, const LaunchConfig& config,
-                                            const RoundPlace& place, int local_rank, const std::string& error_file);
+                                            const RoundPlace& place, int local_rank, const ContractFiles& files);
 
 // This process's own environment as a list.
 std::vector<std::string> own_environment();

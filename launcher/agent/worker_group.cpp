@@ -55,6 +55,16 @@ void WorkerGroup::kill() {
   }
 }
 
+bool WorkerGroup::abandon_the_living() noexcept {
+  bool any = false;
+  for (auto& worker : workers_) {
+    if (worker.status) continue;
+    worker.process.abandon();
+    any = true;
+  }
+  return any;
+}
+
 void WorkerGroup::clear() noexcept {
   for (auto& worker : workers_) {
     if (!worker.status) watcher_.remove(worker.process.pidfd());

@@ -47,6 +47,8 @@ class WorkerGroup {
   void forward(int signal);
   void kill();
   void mark_out_of_memory(int local_rank) { workers_[static_cast<std::size_t>(local_rank)].out_of_memory = true; }
+  // Those that SIGKILL did not end are waited for no longer. True when there are any.
+  bool abandon_the_living() noexcept;
   // Closes the pipes and forgets the workers.
   void clear() noexcept;
 

@@ -100,6 +100,9 @@ constexpr Option kOptions[] = {
 
     {"max-restarts", 0, kValue, kPet, Group::supervision, "N", "0", "restarts of the whole job after a failure", "",
      [](C& c, const V& v) { c.max_restarts = parse_integer(v.label, v.text); }},
+    {"max-no-progress-restarts", 0, kValue, kPet, Group::supervision, "N", "",
+     "restarts in a row that get no further; any number while workers report progress", "",
+     [](C& c, const V& v) { c.max_no_progress_restarts = parse_integer(v.label, v.text); }},
     {"grace-period", 0, kValue, kPet, Group::supervision, "SECONDS", "",
      "from the polite stop to SIGKILL (default 3 before a restart, 15 at the end)", "",
      [](C& c, const V& v) { c.stop.grace_seconds = parse_number(v.label, v.text); }},
@@ -108,8 +111,8 @@ constexpr Option kOptions[] = {
      [](C& c, const V& v) { c.stop.grace_seconds = parse_integer(v.label, v.text); }},
     {"signals-to-handle", 0, kValue, kPet, Group::supervision, "SIG,...", "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
      "signals that stop the job", "", set_signals},
-    {"report", 0, kValue, kPet, Group::supervision, "FILE", "", "write the failure report as JSON too", "",
-     [](C& c, const V& v) { c.report_file = v.text; }},
+    {"report", 0, kValue, kPet, Group::supervision, "FILE", "",
+     "write what the run came to as JSON, whatever the outcome", "", [](C& c, const V& v) { c.report_file = v.text; }},
     {"events", 0, kValue, kPet, Group::supervision, "FILE", "", "write what happens as JSON lines", "",
      [](C& c, const V& v) { c.events_file = v.text; }},
 

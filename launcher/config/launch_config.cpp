@@ -71,6 +71,9 @@ void validate(const LaunchConfig& config) {
     refuse("no program given: dtrun [options] PROGRAM [arguments], for example: dtrun --nproc-per-node=2 train.py");
   }
   if (config.max_restarts < 0) refuse(fmt::format("--max-restarts is {}, expected 0 or more", config.max_restarts));
+  if (config.max_no_progress_restarts.value_or(0) < 0) {
+    refuse(fmt::format("--max-no-progress-restarts is {}, expected 0 or more", *config.max_no_progress_restarts));
+  }
   if (config.monitor_interval_seconds <= 0)
     refuse(fmt::format("--monitor-interval is {}, expected seconds above 0", config.monitor_interval_seconds));
   if (config.stop.grace_seconds && *config.stop.grace_seconds < 0) {

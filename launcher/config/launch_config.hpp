@@ -83,6 +83,7 @@ struct LaunchConfig {
   ProcessCount processes;
   std::string role = "default";
   int max_restarts = 0;
+  std::optional<int> max_no_progress_restarts;
   double monitor_interval_seconds = 0.1;  // accepted for compatibility; dtrun does not poll
   std::string start_method = "spawn";     // accepted for compatibility
   std::string event_log_handler = "null";

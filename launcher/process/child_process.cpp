@@ -58,7 +58,7 @@ ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
 
 ChildProcess::~ChildProcess() {
   if (!state_) return;
-  if (!try_wait()) {
+  if (!try_wait() && !state_->abandoned) {
     signal_group(SIGKILL);
     wait(Deadline::after(std::chrono::seconds(2)));  // unkillable: leave it to the guardian
   }
@@ -91,6 +91,8 @@ std::optional<ExitStatus> ChildProcess::wait(Deadline deadline) noexcept {
 }
 
 bool ChildProcess::signal_group(int signal) noexcept { return !state_->status && ::kill(-state_->pid, signal) == 0; }
+
+void ChildProcess::abandon() noexcept { state_->abandoned = true; }
 
 bool ChildProcess::signal_process(int signal) noexcept { return !state_->status && ::kill(state_->pid, signal) == 0; }
 

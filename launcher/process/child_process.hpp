@@ -61,6 +61,8 @@ class ChildProcess {
   bool signal_group(int signal) noexcept;
   // To this process only; same rule.
   bool signal_process(int signal) noexcept;
+  // It cannot be killed: the destructor neither kills it nor waits for it.
+  void abandon() noexcept;
 
   struct State;
 

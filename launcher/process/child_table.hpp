@@ -13,7 +13,8 @@ struct ChildProcess::State {
   pid_t pid = 0;
   UniqueFd pidfd;
   std::optional<ExitStatus> status;  // set = reaped
-  State* next = nullptr;             // list of all, main thread only
+  bool abandoned = false;
+  State* next = nullptr;  // list of all, main thread only
 };
 
 // Hands a status that was reaped for `pid` to its ChildProcess; nothing happens when it is nobody's.

@@ -26,6 +26,7 @@ namespace dtrun::launcher {
 namespace {
 
 constexpr auto kKillBudget = std::chrono::seconds(10);
+constexpr auto kKillBudgetAfterAgent = std::chrono::milliseconds(500);
 constexpr auto kSameSignal = std::chrono::milliseconds(50);
 
 int guardian_died_signal() noexcept { return SIGRTMIN + 7; }
@@ -149,7 +150,10 @@ class Guardian {
   }
 
   int finish() {
-    const auto left = kill_descendants(kKillBudget, bystanders_);
+    // An agent that ended by itself has killed everything; what is left it has waited for, and named.
+    const bool agent_gave_up = status_.signal == 0 && status_.code == kExitInfrastructure;
+    const auto left = kill_descendants(agent_gave_up ? kKillBudgetAfterAgent : kKillBudget, bystanders_);
+    if (agent_gave_up) return kExitInfrastructure;
     for (const auto& process : left) {
       say("pid %d (state %c, in %s) cannot be killed and was left behind", process.pid, process.state,
           process.wait_channel.c_str());

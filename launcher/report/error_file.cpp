@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <system_error>
 
 #include "rendezvous/base/unique_fd.hpp"
@@ -75,6 +76,23 @@ double time_member(const json& object, const char* name) {
   return std::isfinite(seconds) && seconds > 0 ? seconds : 0;
 }
 
+// "... rank 12 is missing ..."
+std::optional<int> missing_rank(std::string_view text) {
+  const auto end = text.find(" is missing");
+  if (end == std::string_view::npos) return {};
+  const auto start = text.rfind("rank ", end);
+  int rank = -1;
+  if (start == std::string_view::npos) return {};
+  const auto [stop, error] = std::from_chars(text.data() + start + 5, text.data() + end, rank);
+  return error == std::errc() && stop == text.data() + end && rank >= 0 ? std::optional(rank) : std::nullopt;
+}
+
+std::optional<int> blamed_rank(const json& extra, std::string_view text) {
+  const auto* rank = member(extra, "blames_rank");
+  if (rank != nullptr && rank->is_number_integer() && *rank >= 0 && *rank < (1 << 20)) return rank->get<int>();
+  return missing_rank(text);
+}
+
 }  // namespace
 
 ErrorFile read_error_file(const std::string& path) {
@@ -94,12 +112,14 @@ ErrorFile read_error_file(const std::string& path) {
   if (message->is_string()) {
     result.message = message->get<std::string>();
     result.timestamp = time_member(document, "timestamp");
+    result.blames_rank = missing_rank(result.message);
     return result;
   }
   result.message = string_member(*message, "message");
   if (const auto* extra = member(*message, "extraInfo")) {
     result.traceback = string_member(*extra, "py_callstack");
     result.timestamp = time_member(*extra, "timestamp");
+    result.blames_rank = blamed_rank(*extra, result.message);
   }
   if (result.message.empty()) result.note = fmt::format("error file {} has an empty message", path);
   return result;
@@ -117,12 +137,8 @@ std::string copy_error_file(const std::string& from, const std::string& to, int 
   return write_file_whole(to, document.dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
-std::string write_error_file(const std::string& path, const std::string& message) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now).count();
-  const json extra{{"py_callstack", message}, {"timestamp", std::to_string(seconds)}};
-  const json document{{"message", {{"message", message}, {"extraInfo", extra}}}};
-  return write_file_whole(path, document.dump(-1, ' ', true, json::error_handler_t::replace));
+std::string write_error_file(const std::string& path, const ErrorDocument& document) {
+  return write_file_whole(path, to_json(document));
 }
 
 }  // namespace dtrun::launcher

@@ -1,7 +1,10 @@
 // The JSON file in which a worker decorated with torch's @record leaves its exception (TORCHELASTIC_ERROR_FILE).
 #pragma once
 
+#include <optional>
 #include <string>
+
+#include "rendezvous/contract/error_document.hpp"
 
 namespace dtrun::launcher {
 
@@ -10,7 +13,9 @@ struct ErrorFile {
   std::string message;    // "ValueError: ..."
   std::string traceback;  // py_callstack; empty in the short form of the file
   double timestamp = 0;   // epoch seconds, 0 when the file has none
-  std::string note;       // why the file could not be used; for the report
+  // The rank it waited for in vain: extraInfo.blames_rank, or "rank N is missing" in the message.
+  std::optional<int> blames_rank;
+  std::string note;  // why the file could not be used; for the report
 };
 
 // Never throws: a missing file is `present == false`, a bad one is a note. At most 1 MiB is read.
@@ -20,7 +25,7 @@ ErrorFile read_error_file(const std::string& path);
 // message.errorCode added. Returns an empty string, or why it could not be done.
 std::string copy_error_file(const std::string& from, const std::string& to, int exit_code);
 
-// The same file for a failure of the launcher itself. `message` as torch words it: "UsageError: --max-restarts is -1".
-std::string write_error_file(const std::string& path, const std::string& message);
+// The same file for a failure of the launcher itself.
+std::string write_error_file(const std::string& path, const ErrorDocument& document);
 
 }  // namespace dtrun::launcher

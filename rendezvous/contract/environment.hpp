@@ -26,5 +26,7 @@ inline constexpr auto kOmpNumThreads = "OMP_NUM_THREADS";
 inline constexpr auto kLogDirectory = "DTRUN_LOG_DIR";
 // Which job a process belongs to, for `dtrun doctor`: number and start time of the job's guardian. Set by dtrun only.
 inline constexpr auto kJob = "DTRUN_JOB";
+// Where a worker says how far it is (progress_file.hpp). Set by dtrun only.
+inline constexpr auto kProgressFile = "DTRUN_PROGRESS_FILE";
 
 }  // namespace dtrun::environment

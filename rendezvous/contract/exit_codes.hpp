@@ -4,8 +4,8 @@
 namespace dtrun {
 
 inline constexpr int kExitSuccess = 0;
-inline constexpr int kExitFailure = 1;         // the program failed for a reason of its own
-inline constexpr int kExitUsage = 2;           // bad command line, configuration or environment
+inline constexpr int kExitFailure = 1;          // the program failed for a reason of its own
+inline constexpr int kExitUsage = 2;            // bad command line, configuration or environment
 inline constexpr int kExitInfrastructure = 75;  // rendezvous timeout, peer or coordinator lost, unkillable worker
 inline constexpr int kExitNotExecutable = 126;
 inline constexpr int kExitNotFound = 127;

@@ -42,8 +42,9 @@ double median_gap_ms(const std::string& events) {
   double ended = 0;
   for (const auto& line : lines_of(events)) {
     const auto event = nlohmann::json::parse(line);
-    if (event["event"] == "worker_end") ended = event["monotonic"].get<double>();
-    if (event["event"] == "worker_start" && ended > 0) gaps.push_back((event["monotonic"].get<double>() - ended) * 1e3);
+    if (event["event"] == "worker_ended") ended = event["monotonic"].get<double>();
+    if (event["event"] == "worker_started" && ended > 0)
+      gaps.push_back((event["monotonic"].get<double>() - ended) * 1e3);
   }
   REQUIRE(!gaps.empty());
   std::sort(gaps.begin(), gaps.end());

@@ -104,8 +104,8 @@ Flooded flood(bool reader) {
   Flooded result;
   for (const auto& line : lines_of(directory.read("events"))) {
     const auto event = nlohmann::json::parse(line);
-    if (event["event"] == "worker_start") result.worker_seconds -= event["monotonic"].get<double>();
-    if (event["event"] == "worker_end") {
+    if (event["event"] == "worker_started") result.worker_seconds -= event["monotonic"].get<double>();
+    if (event["event"] == "worker_ended") {
       result.worker_seconds += event["monotonic"].get<double>();
       result.exit_seconds = end - event["monotonic"].get<double>();
     }

@@ -25,6 +25,7 @@ std::int64_t required_int(const char* name, std::int64_t min, std::int64_t max) 
 WorkerEnvironment WorkerEnvironment::read(bool standalone) {
   WorkerEnvironment result;
   result.error_file = env::get(environment::kErrorFile);
+  result.progress_file = env::get(environment::kProgressFile);
   result.log_directory = env::get(environment::kLogDirectory);
   result.run_id = env::get(environment::kRunId).value_or("");
   if (standalone) {

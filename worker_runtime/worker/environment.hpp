@@ -18,6 +18,7 @@ struct WorkerEnvironment {
   std::string run_id;
   std::optional<std::string> log_directory;  // of this attempt, for all ranks
   std::optional<std::string> error_file;
+  std::optional<std::string> progress_file;
 
   // `standalone`: a world of one, whatever the launcher says about the place. Throws UsageError that names what is
   // missing or wrong and how to start the program.

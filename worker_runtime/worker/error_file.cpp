@@ -2,9 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/whole_file.hpp"
 #include "rendezvous/contract/environment.hpp"
+#include "rendezvous/contract/error_document.hpp"
 
 namespace dtrun::runtime {
 
@@ -29,28 +31,27 @@ std::string error_kind(const std::exception& error) {
 
 namespace {
 
-// A wait that ends at its deadline tells of the waiting rank first. The launcher shows the beginning of a message, and
-// the rank that was waited for is what matters: "rank 1 is missing: ".
-std::string missing_rank(const std::exception& error) {
+// A wait that ends at its deadline tells of the waiting rank first: "... missing: rank 1 (pid 7), its last ...". The
+// rank that was waited for is what matters.
+std::optional<int> missing_rank(const std::exception& error) {
   if (dynamic_cast<const CommError*>(&error) == nullptr) return {};
   const std::string_view text = error.what();
   const auto missing = text.find("missing:");
   const auto start = missing == std::string_view::npos ? missing : text.find("rank ", missing);
+  int rank = 0;
   if (start == std::string_view::npos) return {};
-  const auto end = text.find_first_not_of("0123456789", start + 5);
-  return fmt::format("{} is missing: ", text.substr(start, end == std::string_view::npos ? end : end - start));
+  const auto digits = text.substr(start + 5);
+  return std::from_chars(digits.data(), digits.data() + digits.size(), rank).ec == std::errc() ? std::optional(rank)
+                                                                                               : std::nullopt;
 }
 
 }  // namespace
 
 std::string error_document(const std::exception& error, long long timestamp) {
-  using nlohmann::ordered_json;
-  const std::string text = missing_rank(error) + error.what();
-  ordered_json document;
-  document["message"]["message"] = fmt::format("{}: {}", error_kind(error), text);
-  document["message"]["extraInfo"]["py_callstack"] = text;
-  document["message"]["extraInfo"]["timestamp"] = fmt::format("{}", timestamp);
-  return document.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
+  ErrorDocument document{error_kind(error), error.what(), timestamp, missing_rank(error)};
+  // The launcher shows the beginning of a message.
+  if (document.blames_rank) document.text = fmt::format("rank {} is missing: {}", *document.blames_rank, error.what());
+  return to_json(document);
 }
 
 bool write_error_file(const std::string& path, const std::exception& error) noexcept {

@@ -16,8 +16,7 @@ class MemoryError : public Error {
 
 // The kind of an error by name, such as "CommError".
 std::string error_kind(const std::exception& error);
-// {"message": {"message": "<kind>: <text>", "extraInfo": {"py_callstack": <text>, "timestamp": "<seconds>"}}}, ASCII,
-// one line.
+// As rendezvous/contract/error_document.hpp; a rank that was waited for in vain is named first, and as blames_rank.
 std::string error_document(const std::exception& error, long long timestamp);
 // Writes it so that a reader sees all of it or nothing. Never throws: the error itself matters more; returns false on
 // failure.

@@ -9,6 +9,7 @@
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/log.hpp"
 #include "rendezvous/base/whole_file.hpp"
+#include "rendezvous/contract/progress_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/progress.hpp"
@@ -120,6 +121,7 @@ void train(Session& session, const TrainConfig& config, bool default_run) {
     fmt::print("step log: {} (one per rank)\n", step_log.path().string());
   }
   Progress progress(config.steps, config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
+  ProgressWriter told(session.environment().progress_file);
   const StopSignals signals;
   const auto start = Clock::now();
   const auto want_stop = [&] {
@@ -128,6 +130,7 @@ void train(Session& session, const TrainConfig& config, bool default_run) {
     return signals.asked() || late;
   };
   const auto on_step = [&](const StepRecord& record) {
+    told.finished_steps(record.step + 1);
     step_log.write(record, session.account());
     progress.show({record.step + 1, record.result.loss, record.result.grad_norm, record.lr, record.tokens_per_second});
   };

@@ -140,9 +140,9 @@ def restart_gap_ms(dtrun: str, restarts: int) -> float:
         ended, gaps = None, []
         for line in pathlib.Path(events.name).read_text().splitlines():
             event = json.loads(line)
-            if event["event"] == "worker_end":
+            if event["event"] == "worker_ended":
                 ended = event["monotonic"]
-            elif event["event"] == "worker_start" and ended is not None:
+            elif event["event"] == "worker_started" and ended is not None:
                 gaps.append((event["monotonic"] - ended) * 1e3)
     return statistics.median(gaps)
 

@@ -11,42 +11,11 @@
 #include <set>
 #include <thread>
 
-#include "tests/scenario/job.hpp"
+#include "tests/integration/launcher/agent/shell_job.hpp"
 
 using namespace dtrun;
 using namespace dtrun::tests;
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
-
-namespace {
-
-struct Outcome {
-  int code = -1;
-  Words out;  // sorted: ranks print in any order
-  std::string error;
-};
-
-Outcome run(Words arguments, JobOptions options = {}) {
-  arguments.insert(arguments.begin(), DTRUN_PROGRAM);
-  Job job(arguments, std::move(options));
-  const auto status = job.wait();
-  REQUIRE(status);
-  CHECK(job.all_gone(std::chrono::seconds(2)));
-  auto out = lines_of(job.out());
-  std::sort(out.begin(), out.end());
-  return {status->shell_code(), std::move(out), job.error()};
-}
-
-// `script` under /bin/sh -c: the $ of dtrun's own substitution are doubled here.
-Words shell(const Words& options, const std::string& script) {
-  std::string doubled;
-  for (const char c : script) doubled += c == '$' ? std::string("$$") : std::string(1, c);
-  Words words = options;
-  words.insert(words.end(), {"--no-python", "/bin/sh", "-c", doubled});
-  return words;
-}
-
-}  // namespace
 
 TEST_CASE("ranks get their places, and a good run prints nothing of its own") {
   const auto outcome = run(shell(
@@ -234,67 +203,6 @@ TEST_CASE("who ignores the stop is killed after the grace period") {
                                  "if [ $RANK = 0 ]; then sleep 0.3; exit 3; fi; trap '' TERM; sleep 60; sleep 60"));
   CHECK(outcome.code == 3);
   CHECK_THAT(outcome.error, Catch::Contains("did not stop in time: rank 1"));
-}
-
-TEST_CASE("the event log tells the story once, with one verdict at the end") {
-  const TempDirectory directory;
-  CHECK(run(shell({"--nproc-per-node=2", "--max-restarts=1", "--events", directory.file("events")},
-                  "test $RANK = 0 || exit 4"))
-            .code == 4);
-  Words kinds;
-  double before = 0;
-  for (const auto& line : lines_of(read_file(directory.file("events")))) {
-    const auto event = nlohmann::json::parse(line);
-    CHECK(event.at("schema") == 1);
-    CHECK(event.at("sequence") == kinds.size());
-    CHECK(event.at("monotonic").get<double>() >= before);
-    before = event.at("monotonic").get<double>();
-    kinds.push_back(event.at("event"));
-  }
-  CHECK(std::count(kinds.begin(), kinds.end(), "round") == 2);
-  CHECK(std::count(kinds.begin(), kinds.end(), "worker_start") == 4);
-  CHECK(std::count(kinds.begin(), kinds.end(), "worker_end") == 4);
-  CHECK(std::count(kinds.begin(), kinds.end(), "verdict") == 1);
-  CHECK(kinds.back() == "verdict");
-}
-
-TEST_CASE("the report file holds the culprit as JSON") {
-  const TempDirectory directory;
-  CHECK(run(shell({"--nproc-per-node=2", "--report", directory.file("report.json")},
-                  "test $RANK = 0 || exit 4; exec sleep 60"))
-            .code == 4);
-  const auto report = nlohmann::json::parse(read_file(directory.file("report.json")));
-  CHECK(report.dump().find("\"rank\":1") != std::string::npos);
-}
-
-TEST_CASE("the report goes into a named pipe, through a link, and never removes what is no regular file") {
-  const TempDirectory directory;
-  REQUIRE(::mkfifo(directory.file("pipe").c_str(), 0600) == 0);
-  fs::create_symlink("real.json", directory.file("link"));
-  CHECK(run(shell({"--report", directory.file("link")}, "exit 4")).code == 4);
-  CHECK(fs::is_symlink(directory.file("link")));
-  CHECK(nlohmann::json::parse(read_file(directory.file("real.json"))).at("exit_code") == 4);
-  CHECK(run(shell({"--report", directory.file("link")}, "exit 0")).code == 0);
-  CHECK_FALSE(fs::exists(directory.file("real.json")));  // an earlier run must not speak for this one
-  std::string text;
-  std::thread reader([&] { text = read_file(directory.file("pipe")); });
-  CHECK(run(shell({"--report", directory.file("pipe")}, "exit 4")).code == 4);
-  reader.join();
-  CHECK(nlohmann::json::parse(text).at("exit_code") == 4);
-  CHECK(fs::is_fifo(directory.file("pipe")));
-}
-
-TEST_CASE("a report or event file that cannot be written is found before any worker starts") {
-  const TempDirectory directory;
-  for (const std::string option : {"--report", "--events"}) {
-    for (const auto& path : {std::string("/no/such/directory/file"), directory.path().string()}) {
-      const auto outcome = run(shell({option, path}, "touch " + directory.file("started")));
-      CHECK(outcome.code == 2);
-      CHECK(lines_of(outcome.error).size() == 1);
-      CHECK_THAT(outcome.error, Catch::Contains(option) && Catch::Contains(path + " cannot be written"));
-    }
-  }
-  CHECK_FALSE(fs::exists(directory.file("started")));
 }
 
 TEST_CASE("output and report survive a reader that starts late") {

@@ -49,12 +49,16 @@ TEST_CASE("a failure stops the rest and the culprit's code is the job's") {
        {{{E::workers_started, 3}, {}},
         {ended_with(42), {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
         {killed_by(SIGTERM), {}},
-        {ended_with(0), {{A::sweep_leftovers}, {A::finish, 42}}}},
+        {ended_with(0), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 42}}}},
        Phase::finished);
 }
 
 TEST_CASE("a single worker's death by signal is 128 + n") {
-  play(job(0), {{{E::workers_started, 1}, {}}, {killed_by(SIGSEGV), {{A::sweep_leftovers}, {A::finish, 139}}}},
+  play(job(0),
+       {{{E::workers_started, 1}, {}},
+        {killed_by(SIGSEGV), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 139}}}},
        Phase::finished);
 }
 
@@ -62,17 +66,20 @@ TEST_CASE("restarts are used up, then the last culprit's code counts") {
   play(job(1),
        {{{E::workers_started, 2}, {}},
         {ended_with(3), {{A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
-        {killed_by(SIGTERM), {{A::sweep_leftovers}, {A::start_workers}}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::start_workers}}},
         {{E::workers_started, 2}, {}},
         {killed_by(SIGKILL), {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
-        {killed_by(SIGTERM), {{A::sweep_leftovers}, {A::finish, 137}}}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 137}}}},
        Phase::finished);
 }
 
 TEST_CASE("a restart that works ends with 0") {
   play(job(3),
        {{{E::workers_started, 1}, {}},
-        {ended_with(3), {{A::sweep_leftovers}, {A::start_workers}}},
+        {ended_with(3), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::start_workers}}},
         {{E::workers_started, 1}, {}},
         {ended_with(0), {{A::finish, 0}}}},
        Phase::finished);
@@ -89,12 +96,16 @@ TEST_CASE("who ignores the stop is killed after the grace period, and given up a
 }
 
 TEST_CASE("a program that cannot be started is never retried") {
-  play(job(5), {{{E::workers_started, 0}, {}}, {{E::start_failed, 127}, {{A::sweep_leftovers}, {A::finish, 127}}}},
+  play(job(5),
+       {{{E::workers_started, 0}, {}},
+        {{E::start_failed, 127}, {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 127}}}},
        Phase::finished);
   play(job(5),
        {{{E::workers_started, 1}, {}},
         {{E::start_failed, 126}, {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
-        {killed_by(SIGTERM), {{A::sweep_leftovers}, {A::finish, 126}}}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 126}}}},
        Phase::finished);
 }
 
@@ -103,7 +114,8 @@ TEST_CASE("a signal stops the job with 128 + n whatever the workers return, and 
        {{{E::workers_started, 2}, {}},
         {{E::stop_signal, SIGTERM}, {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
         {ended_with(0), {}},
-        {ended_with(9), {{A::sweep_leftovers}, {A::finish, 143}}}},
+        {ended_with(9), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 143}}}},
        Phase::finished);
 }
 
@@ -113,7 +125,8 @@ TEST_CASE("the second Ctrl-C kills at once") {
         {{E::stop_signal, SIGINT}, {{A::signal_groups, SIGINT}, {A::arm_shutdown_grace}, {A::announce_interrupt}}},
         {{E::stop_signal, SIGINT}, {{A::kill_everything}, {A::arm_kill_limit}}},
         {{E::stop_signal, SIGINT}, {}},
-        {killed_by(SIGKILL), {{A::sweep_leftovers}, {A::finish, 130}}}},
+        {killed_by(SIGKILL), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 130}}}},
        Phase::finished);
 }
 
@@ -122,14 +135,16 @@ TEST_CASE("a signal while the job restarts ends it; while it fails it keeps the 
        {{{E::workers_started, 2}, {}},
         {ended_with(3), {{A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
         {{E::stop_signal, SIGTERM}, {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
-        {killed_by(SIGTERM), {{A::sweep_leftovers}, {A::finish, 143}}}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 143}}}},
        Phase::finished);
   play(job(0),
        {{{E::workers_started, 2}, {}},
         {ended_with(3), {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
         {{E::stop_signal, SIGTERM}, {{A::signal_groups, SIGTERM}}},
         {{E::stop_signal, SIGTERM}, {{A::kill_everything}, {A::arm_kill_limit}}},
-        {killed_by(SIGKILL), {{A::sweep_leftovers}, {A::finish, 3}}}},
+        {killed_by(SIGKILL), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 3}}}},
        Phase::finished);
 }
 
@@ -139,7 +154,8 @@ TEST_CASE("a signal while the rest of a restart is being killed ends the job") {
         {ended_with(3), {{A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
         {{E::time_over}, {{A::kill_everything}, {A::arm_kill_limit}}},
         {{E::stop_signal, SIGTERM}, {}},
-        {killed_by(SIGKILL), {{A::sweep_leftovers}, {A::finish, 143}}}},
+        {killed_by(SIGKILL), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 143}}}},
        Phase::finished);
 }
 
@@ -149,4 +165,102 @@ TEST_CASE("user signals are passed on in every phase and stop nothing") {
         {{E::user_signal, SIGUSR1}, {{A::signal_workers, SIGUSR1}}},
         {ended_with(0), {{A::finish, 0}}}},
        Phase::finished);
+}
+
+TEST_CASE("nothing is started beside a process that cannot be killed") {
+  play(job(5),
+       {{{E::workers_started, 1}, {}}, {ended_with(3), {{A::sweep_leftovers}}}, {{E::swept, 1}, {{A::finish, 75}}}},
+       Phase::finished);
+  play(job(0),
+       {{{E::workers_started, 1}, {}},
+        {{E::stop_signal, SIGTERM}, {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 2}, {{A::finish, 75}}}},
+       Phase::finished);
+}
+
+TEST_CASE("a job is not over before its last worker was started, and a stop ends the starting") {
+  play(job(0),
+       {{{E::round_begins, 3}, {}},
+        {{E::workers_started, 1}, {}},
+        {ended_with(0), {}},
+        {{E::workers_started, 2}, {}},
+        {ended_with(0), {}},
+        {ended_with(0), {{A::finish, 0}}}},
+       Phase::finished);
+  play(job(0),
+       {{{E::round_begins, 3}, {}},
+        {{E::workers_started, 1}, {}},
+        {{E::stop_signal, SIGTERM}, {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
+        {ended_with(0), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::finish, 143}}}},
+       Phase::finished);
+}
+
+namespace {
+
+// What one failed attempt after the other leads to: how far each one came, and whether it ran out of memory.
+struct Failure {
+  std::int64_t step = -1;
+  bool out_of_memory = false;
+};
+
+// Plays failures until the job ends; returns how many attempts it had.
+std::size_t attempts(JobState& state, const std::vector<Failure>& failures) {
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    decide(state, {E::round_begins, 1});
+    decide(state, {E::workers_started, 1});
+    Event end = ended_with(1);
+    end.step = failures[i].step;
+    end.out_of_memory = failures[i].out_of_memory;
+    CHECK(decide(state, end) == std::vector<Action>{{A::sweep_leftovers}});
+    const auto next = decide(state, {E::swept, 0});
+    if (next != std::vector<Action>{{A::start_workers}}) return i + 1;
+  }
+  return failures.size() + 1;  // it goes on
+}
+
+struct PolicyRow {
+  const char* what;
+  int max_restarts;
+  std::optional<int> max_no_progress;
+  std::vector<Failure> failures;
+  std::size_t attempts;
+  NoRestart why;
+};
+
+}  // namespace
+
+TEST_CASE("the restart policy as a table") {
+  const std::vector<Failure> silent(20), early(20, {0}), same_step(20, {100});
+  std::vector<Failure> further, back_and_forth;
+  for (int i = 1; i <= 1000; ++i) further.push_back({200 * i});
+  for (int i = 0; i < 20; ++i) back_and_forth.push_back({i % 2 == 0 ? 100 : 50});
+  std::vector<Failure> stuck_later = {{200}, {400}, {400}, {300}, {400}, {400}};
+  const std::vector<Failure> memory_same(20, {50, true}), memory_silent(20, {-1, true});
+  const std::vector<Failure> memory_moving = {{50, true}, {60, true}, {70, true}, {70, true}, {70, true}};
+  const std::vector<Failure> memory_once = {{50, true}, {50, false}, {50, true}, {50, false}};
+  for (const auto& row : {
+           PolicyRow{"no restarts asked for", 0, {}, silent, 1, NoRestart::used_up},
+           PolicyRow{"torchrun's count, without reports", 3, {}, silent, 4, NoRestart::used_up},
+           PolicyRow{"torchrun's count, with reports", 3, {}, further, 4, NoRestart::used_up},
+           PolicyRow{"no reports: --max-restarts counts", 3, 1, silent, 4, NoRestart::used_up},
+           PolicyRow{"no reports, and no --max-restarts", 0, 2, silent, 3, NoRestart::no_progress},
+           PolicyRow{"fails before its first step", 0, 3, early, 4, NoRestart::no_progress},
+           PolicyRow{"fails at the same step", 3, 3, same_step, 4, NoRestart::no_progress},
+           PolicyRow{"gets further each time", 3, 3, further, 1001, NoRestart::none},
+           PolicyRow{"only the furthest counts", 3, 2, back_and_forth, 3, NoRestart::no_progress},
+           PolicyRow{"progress refills the budget", 9, 2, stuck_later, 4, NoRestart::no_progress},
+           PolicyRow{"none in a row", 0, 0, further, 1, NoRestart::no_progress},
+           PolicyRow{"out of memory at the same step", 9, {}, memory_same, 2, NoRestart::out_of_memory_again},
+           PolicyRow{"out of memory, step unknown", 3, {}, memory_silent, 4, NoRestart::used_up},
+           PolicyRow{"out of memory, later each time", 9, {}, memory_moving, 4, NoRestart::out_of_memory_again},
+           PolicyRow{"out of memory only every second time", 9, {}, memory_once, 5, NoRestart::none},
+       }) {
+    INFO(row.what);
+    auto state = job(row.max_restarts);
+    state.max_no_progress_restarts = row.max_no_progress;
+    CHECK(attempts(state, row.failures) == row.attempts);
+    CHECK(state.no_restart == row.why);
+  }
 }

@@ -27,7 +27,7 @@ using Variables = std::map<std::string, std::string>;
 Variables environment_of(const std::vector<std::string>& inherited, const LaunchConfig& config, RoundPlace place,
                          int rank) {
   Variables result;
-  for (const auto& entry : worker_environment(inherited, config, place, rank, "/e.json")) {
+  for (const auto& entry : worker_environment(inherited, config, place, rank, {"/e.json", "/progress"})) {
     const auto equals = entry.find('=');
     CHECK(result.emplace(entry.substr(0, equals), entry.substr(equals + 1)).second);
   }
@@ -72,6 +72,7 @@ TEST_CASE("a worker gets torchrun's variables over the launcher's own") {
                               {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
                               {"OMP_NUM_THREADS", "4"},
                               {"TORCHELASTIC_ERROR_FILE", "/e.json"},
+                              {"DTRUN_PROGRESS_FILE", "/progress"},
                               {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
                               {"DTRUN_LOG_DIR", "/logs/attempt_1"},
                               {"EMPTY", ""},
@@ -103,7 +104,7 @@ TEST_CASE("a virtual local rank is 0 and sees one device") {
   variables = environment_of({"CUDA_VISIBLE_DEVICES=0", "HIP_VISIBLE_DEVICES=6,7"}, config, place, 1);
   CHECK(variables["CUDA_VISIBLE_DEVICES"] == "7");
   CHECK(variables["HIP_VISIBLE_DEVICES"] == "7");
-  CHECK_THROWS_AS(worker_environment({"CUDA_VISIBLE_DEVICES=3"}, config, place, 1, ""), UsageError);
+  CHECK_THROWS_AS(worker_environment({"CUDA_VISIBLE_DEVICES=3"}, config, place, 1, {}), UsageError);
 }
 
 TEST_CASE("visible devices are counted as CUDA does") {

@@ -89,12 +89,25 @@ TEST_CASE("the launcher's own error file gets the exit code") {
 TEST_CASE("a failure of the launcher itself is readable as an error file") {
   const dtrun::tests::TempDirectory directory;
   const auto path = directory.file("own.json");
-  CHECK(write_error_file(path, "UsageError: bad \xff").empty());
+  CHECK(write_error_file(path, {"UsageError", "bad \xff", 1'790'000'000, {}}).empty());
   const auto file = read_error_file(path);
   CHECK(file.present);
   CHECK(file.note.empty());
   CHECK_THAT(file.message, Catch::StartsWith("UsageError: bad "));
-  CHECK(file.traceback == file.message);
-  CHECK(file.timestamp > 1.7e9);
-  CHECK_THAT(write_error_file("/no/such/dir/x", "E: x"), Catch::Contains("cannot be written"));
+  CHECK_THAT(file.traceback, Catch::StartsWith("bad "));
+  CHECK(file.timestamp == 1790000000);
+  CHECK_THAT(write_error_file("/no/such/dir/x", {"E", "x", 0, {}}), Catch::Contains("cannot be written"));
+}
+
+TEST_CASE("the rank that was waited for is taken from its field, or from the message") {
+  const auto blamed = [](const std::string& text) { return read_error_file(WrittenFile(text).path).blames_rank; };
+  CHECK(blamed(R"({"message": {"message": "x", "extraInfo": {"blames_rank": 12}}})") == 12);
+  CHECK(blamed(R"({"message": {"message": "CommError: rank 3 is missing: y", "extraInfo": {}}})") == 3);
+  CHECK(blamed(R"({"message": "after 30 s rank 7 is missing"})") == 7);
+  for (const auto* none : {R"({"message": {"message": "x", "extraInfo": {"blames_rank": "2"}}})",
+                           R"({"message": {"message": "x", "extraInfo": {"blames_rank": -2}}})",
+                           R"({"message": "the rank is missing"})", R"({"message": "rank 2 of 3 is missing"})",
+                           R"({"message": "rank -1 is missing"})", R"({"message": "rank 2 failed"})"}) {
+    CHECK_FALSE(blamed(none));
+  }
 }

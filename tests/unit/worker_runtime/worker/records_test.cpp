@@ -38,6 +38,8 @@ TEST_CASE("the error file names the rank that was waited for before the one that
   };
   CHECK_THAT(message("group \"dp\": rank 0 waited 3 s in number 4; missing:\n  rank 12 (pid 9), its last operation: x"),
              Catch::StartsWith("CommError: rank 12 is missing: [comm] group"));
+  const auto json = nlohmann::json::parse(error_document(dtrun::CommError("comm", "missing: rank 12 (pid 9)"), 0));
+  CHECK(json["message"]["extraInfo"]["blames_rank"] == 12);
   CHECK_THAT(message("rank 1 (pid 7) died"), Catch::StartsWith("CommError: [comm] rank 1"));
   CHECK_THAT(message("missing: nothing"), Catch::StartsWith("CommError: [comm] missing: nothing"));
 }

@@ -1,4 +1,4 @@
-#include "launcher/report/failure_report.hpp"
+#include "launcher/report/run_report.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -19,6 +19,7 @@ constexpr std::size_t kMaxWidth = 240;
 constexpr std::size_t kMaxOtherLines = 6;
 constexpr std::size_t kMaxNotes = 4;
 constexpr std::size_t kMinDetailLines = 4;
+constexpr std::size_t kMaxAttemptLines = 4;
 
 std::string shown(std::string_view text) {
   auto result = escaped(text.substr(0, kMaxWidth));
@@ -33,10 +34,19 @@ std::string local_time(std::chrono::system_clock::time_point time) {
                      milliseconds);
 }
 
+std::string size_text(std::uint64_t bytes) {
+  const auto mebibytes = static_cast<double>(bytes) / (1 << 20);
+  return mebibytes < 10240 ? fmt::format("{:.4g} MiB", mebibytes) : fmt::format("{:.4g} GiB", mebibytes / 1024);
+}
+
 std::string cause(const WorkerFailure& failure) {
   if (!failure.start_error.empty()) return "could not be started: " + shown(failure.start_error);
   auto text = failure.status.to_string();
-  if (failure.out_of_memory) text += ", out of memory: killed by the kernel";
+  if (failure.out_of_memory) {
+    text += ", out of memory: killed by the kernel OOM killer";
+    text += failure.memory_limit ? fmt::format(": limit {}", size_text(*failure.memory_limit)) : ": no limit was set";
+    if (failure.memory_peak) text += fmt::format(", peak {}", size_text(*failure.memory_peak));
+  }
   return text;
 }
 
@@ -73,11 +83,15 @@ std::string rank_list(std::vector<int> ranks) {
   return text;
 }
 
-Lines head_lines(const FailureReport& report) {
-  const auto& root = report.root_cause;
+Lines head_lines(const RunReport& report) {
+  const auto& root = *report.root_cause;
   Lines lines;
   lines.push_back(fmt::format("dtrun: {} failed, exit code {}", shown(report.program), report.exit_code));
   lines.push_back(fmt::format("  root cause: {}: {}", who(root), cause(root)));
+  if (const auto& waited = report.waited_for) {
+    lines.push_back(fmt::format("  waited for: rank {}, pid {}: {}; look there first", waited->rank, waited->pid,
+                                shown(waited->state)));
+  }
   auto when = fmt::format("  time:       {}, attempt {} of {}", local_time(root.time), root.attempt + 1,
                           report.max_restarts + 1);
   if (report.world_size > 1)
@@ -115,7 +129,7 @@ Lines detail_lines(const WorkerFailure& failure, std::size_t budget) {
   return lines;
 }
 
-Lines other_lines(const FailureReport& report) {
+Lines other_lines(const RunReport& report) {
   Lines lines;
   std::vector<int> stopped, unnamed;
   for (const auto& failure : report.others) {
@@ -133,9 +147,30 @@ Lines other_lines(const FailureReport& report) {
   return lines;
 }
 
-Lines note_lines(const FailureReport& report) {
+std::string attempt_line(const AttemptSummary& attempt) {
+  auto text = fmt::format("  attempt {}:  rank {}, pid {}: {}", attempt.number + 1, attempt.rank, attempt.pid,
+                          attempt.status.to_string());
+  if (attempt.out_of_memory) text += ", out of memory";
+  if (attempt.step >= 0) text += fmt::format(", after step {}", attempt.step);
+  if (!attempt.message.empty()) text += ": " + shown(attempt.message);
+  return text;
+}
+
+// The failed attempts before the last one, which the head is about. The latest tell most.
+Lines attempt_lines(const RunReport& report) {
+  if (report.attempts.size() < 2) return {};
   Lines lines;
-  if (!report.root_cause.error.note.empty()) lines.push_back("  note: " + shown(report.root_cause.error.note));
+  const auto earlier = report.attempts.size() - 1;
+  const auto count = std::min(earlier, kMaxAttemptLines);
+  const auto hidden = earlier - count + static_cast<std::size_t>(report.attempts_left_out);
+  if (hidden > 0) lines.push_back(fmt::format("  earlier:    {} more attempts, --report FILE lists them", hidden));
+  for (auto i = earlier - count; i < earlier; ++i) lines.push_back(attempt_line(report.attempts[i]));
+  return lines;
+}
+
+Lines note_lines(const RunReport& report) {
+  Lines lines;
+  if (!report.root_cause->error.note.empty()) lines.push_back("  note: " + shown(report.root_cause->error.note));
   for (const auto& note : report.notes) {
     if (lines.size() == kMaxNotes) break;
     lines.push_back("  note: " + shown(note));
@@ -143,8 +178,8 @@ Lines note_lines(const FailureReport& report) {
   return lines;
 }
 
-std::string next_step(const FailureReport& report) {
-  const auto& root = report.root_cause;
+std::string next_step(const RunReport& report) {
+  const auto& root = *report.root_cause;
   if (!root.start_error.empty()) {
     return report.exit_code == kExitInfrastructure
                ? "  next: raise the limit that was reached on that host, or start fewer ranks"
@@ -162,6 +197,8 @@ std::string next_step(const FailureReport& report) {
   const bool usage = root.status.signal == 0 && root.status.code == kExitUsage;
   if (usage) {
     text += "; exit code 2 means bad arguments: a restart does not help";
+  } else if (!report.no_restart.empty()) {
+    text += "; no restart: " + report.no_restart;
   } else if (report.max_restarts == 0) {
     text += "; --max-restarts N tries again";
   } else if (report.restarts_used >= report.max_restarts) {
@@ -172,14 +209,15 @@ std::string next_step(const FailureReport& report) {
 
 }  // namespace
 
-std::string render_failure_report(const FailureReport& report) {
+std::string render_failure(const RunReport& report) {
   auto lines = head_lines(report);
   const auto others = other_lines(report);
+  const auto attempts = attempt_lines(report);
   const auto notes = note_lines(report);
-  const auto used = lines.size() + others.size() + notes.size() + 1;
+  const auto used = lines.size() + others.size() + attempts.size() + notes.size() + 1;
   const auto details =
-      detail_lines(report.root_cause, std::max(kMinDetailLines, kMaxLines - std::min(used, kMaxLines)));
-  for (const auto* part : {&details, &others, &notes}) lines.insert(lines.end(), part->begin(), part->end());
+      detail_lines(*report.root_cause, std::max(kMinDetailLines, kMaxLines - std::min(used, kMaxLines)));
+  for (const auto* part : {&details, &others, &attempts, &notes}) lines.insert(lines.end(), part->begin(), part->end());
   lines.push_back(next_step(report));
   std::string text;
   for (const auto& line : lines) text += line + "\n";
