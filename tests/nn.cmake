@@ -1,6 +1,6 @@
 # Tests of worker_runtime/autograd, nn, optim, checkpoint.
 dtrun_test(test_checkpoint unit
-  SOURCES unit/worker_runtime/checkpoint/safetensors_test.cpp unit/worker_runtime/checkpoint/output_file_test.cpp
+  SOURCES unit/worker_runtime/checkpoint/safetensors_test.cpp
   DEPS worker_runtime/checkpoint LINK fmt::fmt-header-only)
 dtrun_test(test_nn unit
   SOURCES unit/worker_runtime/nn/nodes_test.cpp unit/worker_runtime/nn/gpt2_test.cpp

@@ -14,8 +14,8 @@
 #include <span>
 
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/base/output_file.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
-#include "worker_runtime/checkpoint/output_file.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/base/output_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
-#include "worker_runtime/checkpoint/output_file.hpp"
 #include "worker_runtime/data/embedded_text.hpp"
 #include "worker_runtime/nn/gpt2.hpp"
 #include "worker_runtime/worker/command_line.hpp"

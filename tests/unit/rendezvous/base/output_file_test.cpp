@@ -1,4 +1,4 @@
-#include "worker_runtime/checkpoint/output_file.hpp"
+#include "rendezvous/base/output_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -14,7 +14,6 @@
 #include "tests/support/files.hpp"
 
 using namespace dtrun;
-using namespace dtrun::runtime;
 using Catch::Contains;
 namespace fs = std::filesystem;
 
@@ -60,7 +59,7 @@ TEST_CASE("a symbolic link stays one, its target is written") {
   CHECK_THROWS_AS(write_whole(dir.file("loop"), "x"), SystemError);
 }
 
-TEST_CASE("a FIFO is written, not replaced, and nobody waits for its reader") {
+TEST_CASE("a FIFO is written, not replaced, and its reader gets a second to come") {
   const tests::TempDirectory dir;
   const auto path = dir.file("fifo");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
@@ -90,6 +89,18 @@ TEST_CASE("a device is written, not replaced") {
   fs::create_symlink("full", dir.file("link"));
   CHECK_THROWS_AS(write_whole(dir.file("link"), "x"), SystemError);
   CHECK(fs::is_character_file(path));
+}
+
+TEST_CASE("a link to an open file is written through it, not replaced") {
+  const tests::TempDirectory dir;
+  const UniqueFd fd(::open(dir.file("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  REQUIRE(::write(fd.value(), "a", 1) == 1);
+  fs::create_symlink("/proc/self/fd/" + std::to_string(fd.value()), dir.file("link"));
+  write_whole(dir.file("link"), "b");
+  REQUIRE(::write(fd.value(), "c", 1) == 1);
+  CHECK(tests::read_file(dir.file("out")) == "abc");
+  CHECK(regular_target(dir.file("link")).empty());
+  CHECK(regular_target(dir.file("new")) == dir.file("new"));
 }
 
 TEST_CASE("what cannot be written is known before") {

@@ -1,4 +1,4 @@
-#include "worker_runtime/checkpoint/output_file.hpp"
+#include "rendezvous/base/output_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -9,34 +9,24 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <utility>
 
+#include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/error.hpp"
 
-namespace dtrun::runtime {
+namespace dtrun {
 namespace {
 
 constexpr std::size_t kLargestTransfer = std::size_t{1} << 30;  // the kernel moves at most 2 GiB at once
-constexpr int kReaderMilliseconds = 30'000;                     // a FIFO whose reader takes nothing for so long is lost
 constexpr int kMostLinks = 40;                                  // as the kernel
+constexpr auto kNoReaderPatience = std::chrono::seconds(1);     // a FIFO that nobody has opened
+constexpr auto kReaderPatience = std::chrono::seconds(60);      // one whose reader takes nothing
 
 std::string directory_of(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
-}
-
-// Where the name leads, also when nothing is there yet.
-std::string follow_links(std::string path) {
-  for (int links = 0; links < kMostLinks; ++links) {
-    char text[4096];
-    const auto length = ::readlink(path.c_str(), text, sizeof text);
-    if (length < 0) return path;
-    const std::string next(text, static_cast<std::size_t>(length));
-    path = next.starts_with('/') ? next : directory_of(path) + next;
-  }
-  errno = ELOOP;
-  return {};
 }
 
 // Names of open descriptors: a rename would replace the file under the writer that holds it.
@@ -45,16 +35,32 @@ bool is_descriptor(const std::string& path) {
 }
 
 struct Place {
-  bool direct = false;
+  std::string target;  // behind symbolic links; empty: not a regular file, written as it is
   bool exists = false;
   unsigned mode = 0;
+  int error = 0;  // why it cannot be written
 };
 
-// When nothing is there, errno says why.
+// Where the name leads, also when nothing is there yet.
 Place look_at(const std::string& path) {
+  Place place{.target = path};
   struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return {};
-  return {!S_ISREG(status.st_mode) || is_descriptor(path), true, static_cast<unsigned>(status.st_mode & 07777)};
+  place.exists = ::stat(path.c_str(), &status) == 0;
+  if (!place.exists && errno != ENOENT) place.error = errno;  // a name too long, a loop of links
+  place.mode = static_cast<unsigned>(status.st_mode & 07777);
+  bool direct = place.exists && !S_ISREG(status.st_mode);
+  for (int links = 0; !direct && place.error == 0; ++links) {
+    direct = place.exists && is_descriptor(place.target);
+    char text[4096];
+    const auto length = direct ? -1 : ::readlink(place.target.c_str(), text, sizeof text);
+    if (length < 0) break;
+    if (links == kMostLinks) place.error = ELOOP;
+    const std::string next(text, static_cast<std::size_t>(length));
+    place.target = next.starts_with('/') ? next : directory_of(place.target) + next;
+  }
+  if (direct) place.target.clear();
+  if (place.exists && !direct && place.error == 0 && ::access(path.c_str(), W_OK) != 0) place.error = errno;
+  return place;
 }
 
 // Makes a rename durable. Some file systems refuse to sync directories: the rename itself has happened by then.
@@ -68,23 +74,22 @@ bool sync_directory_of(const std::string& path) {
 
 OutputFile::OutputFile(std::string area, std::string path, Durable durable)
     : area_(std::move(area)), path_(std::move(path)), durable_(durable) {
-  const auto place = look_at(path_);
-  if (!place.exists && errno != ENOENT) fail("write");  // a name too long, a loop of links
-  if (place.direct) {
-    target_ = path_;
-    open_directly();
-    return;
-  }
-  if (place.exists && ::access(path_.c_str(), W_OK) != 0) fail("write");
-  target_ = follow_links(path_);
-  if (target_.empty()) fail("write");
-  open_temporary(place.exists ? place.mode : 0);
+  auto place = look_at(path_);
+  if (place.error != 0) throw_errno(area_, fmt::format("write \"{}\"", path_), place.error);
+  target_ = std::move(place.target);
+  target_.empty() ? open_directly() : open_temporary(place.exists ? place.mode : 0);
 }
 
 void OutputFile::open_directly() {
-  // O_NONBLOCK: opening a FIFO must not wait for a reader.
-  file_.reset(::open(target_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
-  if (!file_) fail(errno == ENXIO ? "write (nobody reads it)" : "write");
+  const auto deadline = Deadline::after(kNoReaderPatience);
+  for (;;) {
+    // O_NONBLOCK: opening a FIFO must not wait for ever.
+    file_.reset(::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+    if (file_) return;
+    if (errno != ENXIO) fail("write");
+    if (deadline.passed()) fail("write (nobody reads it)");
+    ::poll(nullptr, 0, 10);
+  }
 }
 
 void OutputFile::open_temporary(unsigned mode) {
@@ -109,27 +114,30 @@ OutputFile::~OutputFile() {
 void OutputFile::fail(std::string_view what) const { throw_errno(area_, fmt::format("{} \"{}\"", what, path_)); }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
+  auto deadline = Deadline::after(kReaderPatience);
   while (!bytes.empty()) {
     const ssize_t count = ::write(file_.value(), bytes.data(), std::min(bytes.size(), kLargestTransfer));
     if (count >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(count));
+      deadline = Deadline::after(kReaderPatience);
       continue;
     }
     if (errno == EINTR) continue;
     if (errno != EAGAIN) fail("write");
+    if (deadline.passed()) {
+      errno = ETIMEDOUT;
+      fail("write");
+    }
     pollfd ready{file_.value(), POLLOUT, 0};
-    const int polled = ::poll(&ready, 1, kReaderMilliseconds);
-    if (polled == 0) errno = ETIMEDOUT;
-    if (polled == 0 || (polled < 0 && errno != EINTR)) fail("write");
+    ::poll(&ready, 1, deadline.poll_milliseconds());
   }
 }
 
 void OutputFile::commit() {
-  if (temporary_.empty()) return file_.reset();
+  if (target_.empty()) return file_.reset();
   if (durable_ == Durable::yes && ::fsync(file_.value()) != 0) fail("fsync");
   // The name may have changed its meaning since: a directory or a device is never replaced.
-  const auto place = look_at(target_);
-  if (place.direct) {
+  if (regular_target(target_).empty()) {
     errno = EEXIST;
     fail("replace");
   }
@@ -139,14 +147,18 @@ void OutputFile::commit() {
   if (durable_ == Durable::yes && !sync_directory_of(target_)) fail("sync the directory of");
 }
 
+std::string regular_target(const std::string& path) { return look_at(path).target; }
+
 void check_writable(std::string_view area, const std::string& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) == 0) {
-    const int cause = S_ISDIR(status.st_mode) ? EISDIR : ::access(path.c_str(), W_OK) == 0 ? 0 : errno;
-    if (cause != 0) throw_errno(area, fmt::format("write \"{}\"", path), cause);
-    if (look_at(path).direct) return;
+  const auto place = look_at(path);
+  if (place.error == 0 && place.target.empty()) {
+    struct stat status {};
+    const bool directory = ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+    if (directory || ::access(path.c_str(), W_OK) != 0)
+      throw_errno(area, fmt::format("write \"{}\"", path), directory ? EISDIR : errno);
+    return;
   }
   const OutputFile probe(std::string(area), path);  // its temporary file goes again
 }
 
-}  // namespace dtrun::runtime
+}  // namespace dtrun

@@ -1,5 +1,5 @@
-// Writing a large file piece by piece so that a reader sees all of it or what was there before. (Small texts:
-// rendezvous/base/whole_file.hpp.)
+// Writing a file piece by piece so that a reader sees all of it or what was there before. (Small texts, with problems
+// as values: whole_file.hpp.)
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,13 @@
 
 #include "rendezvous/base/unique_fd.hpp"
 
-namespace dtrun::runtime {
+namespace dtrun {
 
 // Written beside its place under a temporary name and renamed by commit(); without commit the destructor removes it and
 // what was there before stays. A symbolic link keeps pointing where it did: its target is replaced. Whatever is not a
-// regular file (/dev/stdout, /dev/full, a FIFO that somebody reads) is written directly and never replaced. A file that
-// may not be written is not replaced either. One thread. Throws SystemError in the name of `area`, with the path.
+// regular file (/dev/stdout, /dev/full, a FIFO) is written directly and never replaced: a FIFO that nobody reads gets a
+// second, a reader that takes nothing a minute. A file that may not be written is not replaced either. One thread.
+// Throws SystemError in the name of `area`, with the path.
 class OutputFile {
  public:
   enum class Durable { no, yes };  // yes: on the disk when commit() returns
@@ -35,14 +36,18 @@ class OutputFile {
 
   std::string area_;
   std::string path_;       // as given, for messages
-  std::string target_;     // behind symbolic links
-  std::string temporary_;  // empty when written directly
+  std::string target_;     // behind symbolic links; empty when written directly
+  std::string temporary_;  // beside it; empty once it is in place
   Durable durable_;
   UniqueFd file_;
 };
+
+// The regular file that an OutputFile of this path puts in place, whether or not there is one now; empty when the path
+// is written directly.
+std::string regular_target(const std::string& path);
 
 // Before hours of work whose result goes there: throws SystemError when `path` could not be written now. Leaves nothing
 // behind and does not open what is not a regular file.
 void check_writable(std::string_view area, const std::string& path);
 
-}  // namespace dtrun::runtime
+}  // namespace dtrun
