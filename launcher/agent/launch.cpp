@@ -159,8 +159,8 @@ int explain_job(const CommandLine& line) {
 int run_command(std::span<const std::string> arguments) {
   const auto line = parse_command_line(arguments, [](const char* name) { return env::get(name); });
   using Action = CommandLine::Action;
-  if (line.action == Action::help || line.action == Action::version) {
-    print(STDOUT_FILENO, line.action == Action::help ? help_text() : version_text());
+  if (line.action == Action::answer) {
+    print(STDOUT_FILENO, line.answer);
     return kExitSuccess;
   }
   log::setup({log::level_from_environment(log::Level::warning), ""});

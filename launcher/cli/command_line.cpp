@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "launcher/cli/help.hpp"
 #include "launcher/cli/options.hpp"
 #include "launcher/config/grammar.hpp"
 #include "rendezvous/base/error.hpp"
@@ -81,10 +82,16 @@ class Scanner {
   const std::map<const Option*, Given>& given() const { return given_; }
   std::string program;
   std::vector<std::string> rest;
+  std::string answer;
 
  private:
-  // --help and --version look at nothing that follows.
-  bool answered() const { return action_ == Action::help || action_ == Action::version; }
+  // Whoever asks for help wants it whatever follows.
+  bool answered() const { return action_ == Action::answer; }
+
+  void answer_with(std::string text) {
+    action_ = Action::answer;
+    answer = std::move(text);
+  }
 
   void take_program() {
     program = arguments_[at_++];
@@ -139,8 +146,9 @@ class Scanner {
   }
 
   void flag(const Option& option, std::string_view spelling) {
-    if (option.name == "help") action_ = Action::help;
-    if (option.name == "version") action_ = Action::version;
+    if (option.name == "help") answer_with(help_text());
+    if (option.name == "man") answer_with(man_text());
+    if (option.name == "version") answer_with(version_text());
     if (option.name == "explain") action_ = Action::explain;
     given_[&option] = {std::string(spelling), "1"};
   }
@@ -151,6 +159,7 @@ class Scanner {
       std::replace(choices.begin(), choices.end(), '|', ' ');
       refuse(fmt::format("{} is \"{}\", expected one of: {}", spelling, text, choices));
     }
+    if (option.name == "print-completion") answer_with(completion_text(text));
     given_[&option] = {std::string(spelling), std::string(text)};
   }
 
@@ -218,7 +227,8 @@ CommandLine parse_command_line(std::span<const std::string> arguments, const Env
   CommandLine line;
   Scanner scanner(arguments);
   line.action = scanner.scan();
-  if (line.action == Action::help || line.action == Action::version) return line;
+  line.answer = std::move(scanner.answer);
+  if (line.action == Action::answer) return line;
   line.config.program = std::move(scanner.program);
   line.config.arguments = std::move(scanner.rest);
   bool module = false, no_python = false;

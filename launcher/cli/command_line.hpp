@@ -22,8 +22,9 @@ struct Setting {
 };
 
 struct CommandLine {
-  enum class Action { run, explain, help, version };
+  enum class Action { run, explain, answer };
   Action action = Action::run;
+  std::string answer;                 // to be printed: help, version and the like
   LaunchConfig config;                // validated when action is run or explain
   std::vector<std::string> warnings;  // one line each
   std::vector<Setting> settings;      // every option, in the table's order; only for explain
@@ -34,8 +35,5 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 // `arguments` without argv[0]. Throws UsageError: one line that names the option and, for a misspelt one, the likely
 // meaning.
 CommandLine parse_command_line(std::span<const std::string> arguments, const EnvironmentLookup& environment);
-
-std::string help_text();
-std::string version_text();
 
 }  // namespace dtrun::launcher

@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "launcher/config/grammar.hpp"
-#include "rendezvous/base/error.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -41,10 +40,6 @@ void set_logs_specs(C&, const V& v) {
     v.warnings.push_back(
         fmt::format("{} \"{}\" is a Python plug-in that dtrun cannot load: the default is used", v.label, v.text));
   }
-}
-
-void refuse_completion(C&, const V&) {
-  throw UsageError("cli", "--print-completion is not supported: dtrun writes no shell completions");
 }
 
 constexpr Option kOptions[] = {
@@ -86,11 +81,11 @@ constexpr Option kOptions[] = {
      [](C& c, const V& v) { c.rendezvous.id = v.text; }},
     {"rdzv-conf", 0, kValue, kPet, Group::rendezvous, "K=V,...", "", "rendezvous settings, such as join_timeout=600",
      "", [](C& c, const V& v) { c.rendezvous.conf = parse_conf(v.label, v.text); }},
-    {"node-rank", 0, kValue, kPet, Group::rendezvous, "N", "0", "rank of this node (static)", "",
+    {"node-rank", 0, kValue, kPet, Group::rendezvous, "N", "0", "rank of this node, static only", "",
      [](C& c, const V& v) { c.rendezvous.node_rank = parse_integer(v.label, v.text); }},
-    {"master-addr", 0, kValue, kPet, Group::rendezvous, "HOST", "127.0.0.1", "address of node 0 (static)", "",
+    {"master-addr", 0, kValue, kPet, Group::rendezvous, "HOST", "127.0.0.1", "address of node 0, static only", "",
      [](C& c, const V& v) { c.rendezvous.master_addr = v.text; }},
-    {"master-port", 0, kValue, kPet, Group::rendezvous, "PORT", "", "port on node 0 (static)", "",
+    {"master-port", 0, kValue, kPet, Group::rendezvous, "PORT", "", "port on node 0, static only", "",
      [](C& c, const V& v) { c.rendezvous.master_port = parse_integer(v.label, v.text); }},
     {"local-addr", 0, kValue, kPet, Group::rendezvous, "ADDR", "", "address of this node for the others", "",
      [](C& c, const V& v) { c.rendezvous.local_addr = v.text; }},
@@ -146,11 +141,12 @@ constexpr Option kOptions[] = {
     {"logs-specs", 0, kValue, kNoPet, Group::ignored, "NAME", "default",
      "a Python plug-in of torchrun: only its default", "default", set_logs_specs},
 
-    {"print-completion", 0, kValue, kNoPet, Group::ignored, "SHELL", "", "refused", "bash|zsh|tcsh", refuse_completion},
-
     {"explain", 0, kFlag, kNoPet, Group::general, "", "",
      "print what would run, with where each value comes from, and run nothing", "", nullptr},
     {"help", 'h', kFlag, kNoPet, Group::general, "", "", "this text", "", nullptr},
+    {"man", 0, kFlag, kNoPet, Group::general, "", "", "this text as a man page: dtrun --man | man -l -", "", nullptr},
+    {"print-completion", 0, kValue, kNoPet, Group::general, "SHELL", "",
+     "completion for bash, zsh or tcsh: source <(dtrun --print-completion bash)", "bash|zsh|tcsh", nullptr},
     {"version", 0, kFlag, kNoPet, Group::general, "", "", "version of dtrun", "", nullptr},
 };
 

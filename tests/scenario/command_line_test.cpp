@@ -146,3 +146,47 @@ TEST_CASE("--explain ends with the errors of a run") {
     CHECK(shown.error.starts_with("dtrun: error: "));
   }
 }
+
+TEST_CASE("bash completes dtrun's options and their values, and files after the program") {
+  // Words as bash hands them over, the last one being typed; dtrun's answer in one line.
+  const std::string script =
+      "source <(" + kDtrun + " --print-completion bash)\n" +
+      "try() { COMP_WORDS=(dtrun \"$@\"); COMP_CWORD=$#; COMPREPLY=(); _dtrun; echo \"${COMPREPLY[*]}\"; }\n";
+  for (const auto& [words, expected] : {std::pair<std::string, std::string>{"--nproc-per", "--nproc-per-node"},
+                                        {"--stdin = r", "rank0"},
+                                        {"--numa-binding ''", "node socket exclusive core-complex"},
+                                        {"--nnodes = 2 --max-r", "--max-restarts"},
+                                        {"-t 3 --tee", "--tee"},
+                                        {"-m /etc/passw", "/etc/passwd"},
+                                        {"--role x /etc/passw", "/etc/passwd"},
+                                        {"--log-dir /etc/passw", "/etc/passwd"},
+                                        {"prog --nproc-per", ""}}) {
+    Job job({"/bin/bash", "-c", script + "try " + words});
+    CAPTURE(words, job.error());
+    CHECK(job.wait(10s) == ExitStatus{});
+    const auto lines = lines_of(job.out());
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].starts_with(expected));
+    if (expected.empty()) CHECK(lines[0].empty());
+  }
+  CHECK_THAT(run({"--print-completion=tcsh"}).out, Catch::StartsWith("complete dtrun 'n/--stdin/"));
+  CHECK_THAT(run({"--print-completion", "zsh"}).out, Catch::StartsWith("autoload") && Catch::Contains("complete -F"));
+}
+
+TEST_CASE("the man page has every option and no stray request") {
+  const auto help = run({"--help"}), page = run({"--man"});
+  CHECK(page.code == 0);
+  CHECK(help.code == 0);
+  int options = 0;
+  for (const auto& line : lines_of(help.out)) options += line.starts_with("  -") ? 1 : 0;
+  int entries = 0;
+  for (const auto& line : lines_of(page.out)) {
+    entries += line == ".TP" ? 1 : 0;
+    CAPTURE(line);
+    if (line.starts_with('.'))
+      CHECK_THAT(line, Catch::Matches("\\.(TH|SH|SS|TP|B|br|nf|fi)( .*)?"));
+    else
+      CHECK(line.find(" -") == std::string::npos);  // roff would print a hyphen that nobody can copy
+  }
+  CHECK(entries == options);
+}

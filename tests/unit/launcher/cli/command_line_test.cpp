@@ -5,6 +5,7 @@
 #include <map>
 
 #include "launcher/cli/command_line.hpp"
+#include "launcher/cli/help.hpp"
 #include "launcher/cli/options.hpp"
 #include "rendezvous/base/error.hpp"
 
@@ -133,7 +134,7 @@ TEST_CASE("what cannot work is refused with a line that says why") {
       {{"--numa-binding=nope", "w"}, "expected one of: node socket exclusive core-complex"},
       {{"--signals-to-handle=SIGKILL", "w"}, "SIGKILL"},
       {{"--event-log-handler=nope", "w"}, "--event-log-handler"},
-      {{"--print-completion=zsh", "w"}, "not supported"},
+      {{"--print-completion=fish", "w"}, "expected one of: bash zsh tcsh"},
       {{"--stdin=some", "w"}, "expected one of: none rank0 all"},
   };
   for (const auto& [words, expected] : rows) {
@@ -159,9 +160,10 @@ TEST_CASE("where the workers' store lives follows torchrun's rule") {
 }
 
 TEST_CASE("help names every option and the version is one line") {
-  CHECK(parse({"--help"}).action == CommandLine::Action::help);
-  CHECK(parse({"-h", "--frobnicate"}).action == CommandLine::Action::help);
-  CHECK(parse({"--version"}).action == CommandLine::Action::version);
+  CHECK(parse({"--help"}).action == CommandLine::Action::answer);
+  CHECK(parse({"-h", "--frobnicate"}).answer == help_text());
+  CHECK(parse({"--explain", "--help"}).answer == help_text());
+  CHECK(parse({"--version"}).answer == version_text());
   const auto help = help_text();
   for (const auto& option : option_table()) {
     INFO(option.name);
