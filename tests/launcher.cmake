@@ -12,10 +12,11 @@ dtrun_test(test_dtrun integration
 target_compile_definitions(test_dtrun PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
 add_dependencies(test_dtrun dtrun)
 
-# Unchanged PyTorch scripts: the newest PyTorch (scripts/setup_torch.sh) and Debian's.
+# Unchanged PyTorch programs: the newest PyTorch (scripts/setup_torch.sh) and Debian's.
 foreach(which IN ITEMS default /usr/bin/python3)
-  add_test(NAME "integration: an unchanged PyTorch DDP script runs under dtrun (${which})"
-    COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/torch/ddp_test.py $<TARGET_FILE:dtrun> ${which})
-  set_tests_properties("integration: an unchanged PyTorch DDP script runs under dtrun (${which})" PROPERTIES
-    LABELS "integration;torch" TIMEOUT 240 SKIP_RETURN_CODE 77)
+  foreach(case IN ITEMS ddp script module wrapper recover)
+    set(name "integration: an unchanged PyTorch program runs under dtrun: ${case} (${which})")
+    add_test(NAME ${name} COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/torch/torch_test.py ${case} $<TARGET_FILE:dtrun> ${which})
+    set_tests_properties(${name} PROPERTIES LABELS "integration;torch" TIMEOUT 240 SKIP_RETURN_CODE 77)
+  endforeach()
 endforeach()

@@ -25,6 +25,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import comparison  # noqa: E402
+import conformance  # noqa: E402
 import observation  # noqa: E402
 import runner  # noqa: E402
 import scenario  # noqa: E402
@@ -103,9 +104,10 @@ def main():
     default_signals()
     recorded = json.loads(RECORDED.read_text())
     expected = comparison.read_expected(EXPECTED)
-    failed = comparison.stale_entries(expected, scenario.ALL, comparison.readme_rows(README))
+    failed = [f"{EXPECTED.name}: {problem}" for problem in comparison.stale_entries(expected, scenario.ALL, comparison.readme_rows(README))]
+    failed += conformance.stale_rows(HERE / "README.md", scenario.ALL)
     for problem in failed:
-        print(f"FAILED {EXPECTED.name}: {problem}")
+        print("FAILED", problem)
     results = {}
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
         outcomes = pool.map(lambda name: (name, *play(name, [os.path.abspath(launcher)])), names)
