@@ -68,7 +68,7 @@ TEST_CASE("misspelt and abbreviated options are refused with a suggestion; the l
   CHECK(twice.out == "0 of 1: \n");
 }
 
-TEST_CASE("--explain shows the job, where each value comes from, and starts nothing (C30)") {
+TEST_CASE("explain shows the job, where each value comes from, and starts nothing (C30)") {
   const TempDirectory directory;
   const auto program = program_that_shows_its_arguments(directory);
   const auto outcome =
@@ -99,7 +99,7 @@ TEST_CASE("--explain shows the job, where each value comes from, and starts noth
         1);  // the program: nothing was made
 }
 
-TEST_CASE("--numa-binding binds each worker near its GPU, and is refused where none is to be seen") {
+TEST_CASE("NUMA binding puts each worker near its GPU, and is refused where none is to be seen") {
   const auto none = run({"--numa-binding=node", "/bin/true"}, {"CUDA_VISIBLE_DEVICES="});
   CHECK(none.code == 2);
   CHECK_THAT(none.error, Catch::Contains("--numa-binding: no GPU is to be seen"));
@@ -132,7 +132,7 @@ TEST_CASE("--numa-binding binds each worker near its GPU, and is refused where n
   CHECK(cpus['0'] != cpus['1']);
 }
 
-TEST_CASE("--explain ends with the errors of a run") {
+TEST_CASE("explain ends with the errors of a run") {
   for (const Words& words : {Words{"--max-restarts=-1", "/bin/true"}, Words{}, Words{"--nproc-per-nod=1", "/bin/true"},
                              Words{"--no-python", "/nonexistent/program"}, Words{"--no-python", "/etc/passwd"},
                              Words{"no-such.py"}, Words{"--nproc-per-node=2", "--virtual-local-rank", "/bin/true"}}) {

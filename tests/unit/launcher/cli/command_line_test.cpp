@@ -190,7 +190,7 @@ TEST_CASE("the defaults that help and --explain show are the real ones") {
   }
 }
 
-TEST_CASE("--explain tells where each value comes from") {
+TEST_CASE("the option --explain tells where each value comes from") {
   const Words words{"--explain", "--max_restarts=4", "-mt3", "--no-such", "w"};
   CHECK_THAT(refusal(words), Catch::Contains("--no-such"));
   const auto line =
