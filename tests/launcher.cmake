@@ -8,6 +8,7 @@ dtrun_test(test_launcher_agent unit
   DEPS launcher/agent LINK dtrun_test_job)
 dtrun_test(test_dtrun integration
   SOURCES integration/launcher/agent/dtrun_test.cpp integration/launcher/agent/told_test.cpp
+          integration/launcher/agent/policy_test.cpp
   LINK dtrun_test_job nlohmann_json::nlohmann_json)
 target_compile_definitions(test_dtrun PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
 add_dependencies(test_dtrun dtrun)

@@ -7,6 +7,8 @@
 //   child  setsid-child  daemon: a process that sleeps ten minutes (in our group; in its own session; double-forked)
 //   on=SIG:N  exits N at that signal   show=SIG  prints "rank R got SIG" and goes on   touch=FILE  remove=FILE
 //   wait-for=FILE
+//   progress=N  tells dtrun that N steps are finished   allocate=MIB  uses that much memory
+//   become-root  for a program that is set-user-ID root: nobody else can signal it then
 //   rank=R  attempt=N  not-attempt=N: the rest is only done by that rank / in that attempt; others go on after the word
 //   "end" close-output  closes 1 and 2
 #include <dirent.h>
@@ -96,6 +98,19 @@ void write_mixed(std::size_t bytes) {
   }
 }
 
+void allocate(std::size_t mebibytes) {
+  const auto bytes = mebibytes << 20;
+  auto* memory = static_cast<volatile char*>(std::malloc(bytes));
+  for (std::size_t at = 0; memory != nullptr && at < bytes; at += 4096) memory[at] = 1;
+}
+
+void tell_progress(const std::string& steps) {
+  const auto text = std::string(20 - steps.size(), ' ') + steps + "\n";
+  const int fd = ::open(variable("DTRUN_PROGRESS_FILE").c_str(), O_WRONLY | O_CREAT, 0644);
+  if (fd < 0 || ::pwrite(fd, text.data(), text.size(), 0) < 0) std::exit(95);
+  ::close(fd);
+}
+
 void print_signals() {
   FILE* status = std::fopen("/proc/self/status", "r");
   char line[256];
@@ -127,7 +142,9 @@ void do_simple(const std::string& name) {
     print_signals();
   else if (name == "cwd")
     std::printf("cwd %s\n", std::filesystem::current_path().c_str());
-  else if (name == "close-output")
+  else if (name == "become-root") {
+    if (::setresuid(0, 0, 0) != 0) std::exit(94);
+  } else if (name == "close-output")
     ::close(1), ::close(2);
   else if (name == "env") {
     for (char** entry = environ; *entry != nullptr; ++entry) std::printf("%s\n", *entry);
@@ -158,6 +175,10 @@ void do_with_value(const std::string& name, const std::string& value) {
     std::printf("%s=%s\n", value.c_str(), std::getenv(value.c_str()) ? variable(value.c_str()).c_str() : "(unset)");
   else if (name == "bytes")
     std::printf("%s\n", std::string(static_cast<std::size_t>(std::atol(value.c_str())), 'x').c_str());
+  else if (name == "progress")
+    tell_progress(value);
+  else if (name == "allocate")
+    allocate(static_cast<std::size_t>(std::atol(value.c_str())));
   else if (name == "touch")
     ::close(::open(value.c_str(), O_CREAT | O_WRONLY, 0644));
   else if (name == "remove")
