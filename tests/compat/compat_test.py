@@ -53,8 +53,9 @@ def selected(chosen):
     for group in GROUPS:
         before = len(scenario.ALL)
         importlib.import_module(f"cases.{group}")
-        wanted = group in chosen.groups if chosen.groups else chosen.only or group != OWN_NAME_ONLY
-        yield from (name for name in list(scenario.ALL)[before:] if wanted and (not chosen.only or any(fnmatch.fnmatchcase(name, glob) for glob in chosen.only)))
+        added = list(scenario.ALL)[before:]
+        if group in chosen.groups if chosen.groups else chosen.only or not chosen.launcher or group != OWN_NAME_ONLY:
+            yield from (name for name in added if not chosen.only or any(fnmatch.fnmatchcase(name, glob) for glob in chosen.only))
 
 
 def two_cores():

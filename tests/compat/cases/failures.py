@@ -10,7 +10,8 @@ for name in ("SEGV", "KILL", "TERM", "ABRT"):
 scenario("fail_sibling_exits_0", f"{TWO} w.py '+r1:on=TERM:exit=0' +sync '+r0:exit=3' {HANG}")
 scenario("fail_sibling_exits_5", f"{TWO} w.py '+r0:on=TERM:exit=5' +sync '+r1:exit=3' {HANG}")
 scenario("fail_sibling_slow_stop", f"{TWO} w.py '+r1:on=TERM:sleep=2,out=saved,exit=0' +sync '+r0:exit=3' {HANG}")
-scenario("fail_sibling_slow_short_timeout", f"{TWO} --shutdown-timeout=1 w.py '+r1:on=TERM:sleep=3,out=saved,exit=0' +sync '+r0:exit=3' {HANG}", accidental="ends out")
+scenario("fail_sibling_slow_short_timeout", f"{TWO} --shutdown-timeout=1 w.py '+r1:on=TERM:sleep=3,out=saved,exit=0' +sync '+r0:exit=3' {HANG}",
+         accidental="ends out")
 scenario("fail_sibling_stubborn", f"{TWO} w.py '+r1:on=TERM:ignore' +sync '+r0:exit=3' '+sleep=50'")
 scenario("fail_after_peer_success", f"{TWO} w.py '+r0:touch=ok' '+r0:exit=0' +await=ok +sleep=0.6 +exit=3")
 scenario("fail_second_dies_of_term", f"--nproc-per-node=3 w.py '+on=TERM:exit=9' +sync '+r2:exit=3' {HANG}")
@@ -41,6 +42,8 @@ scenario("restart_after_kill", f"--max-restarts 1 {TWO} w.py +sync '+r1,i0:kill=
 scenario("restart_sibling_slow_stop", f"--max-restarts 1 {TWO} w.py '+r1,i0:on=TERM:sleep=1.5,out=saved,exit=0' +sync '+r0,i0:exit=3' '+i0:await=never'")
 scenario("restart_static", f"--max-restarts 1 --master-port={{P}} --rdzv-id=s {TWO} w.py +sync '+r1,i0:exit=1' '+i0:await=never'", environment=True)
 scenario("restart_standalone", f"--standalone --max-restarts 1 {TWO} w.py +sync '+r1,i0:exit=1' '+i0:await=never'", environment=True)
-scenario("restart_errfile_of_last_attempt", Launch(f"--max-restarts 1 {LOGS} w.py +sync '+r0,i0:errfile=rec:11:first' '+r1,i1:errfile=rec:22:second' '+r0,i0:exit=1' '+r1,i1:exit=1' {HANG}", OWN_ERROR_FILE), files=["le.json"])
-scenario("restart_store_is_fresh", f"--max-restarts 1 {TWO} w.py '+r0,i0:storeset=k' '+r0,i0:touch=set' '+i0:await=set' '+i1:storecheck=k' +sync '+r1,i0:exit=1' '+i0:await=never'")
+scenario("restart_errfile_of_last_attempt", Launch(f"--max-restarts 1 {LOGS} w.py +sync '+r0,i0:errfile=rec:11:first' "
+                                                          f"'+r1,i1:errfile=rec:22:second' '+r0,i0:exit=1' '+r1,i1:exit=1' {HANG}", OWN_ERROR_FILE), files=["le.json"])
+scenario("restart_store_is_fresh", f"--max-restarts 1 {TWO} w.py '+r0,i0:storeset=k' '+r0,i0:touch=set' '+i0:await=set' "
+         f"'+i1:storecheck=k' +sync '+r1,i0:exit=1' '+i0:await=never'")
 scenario("restart_run_path", "--run-path --max-restarts 1 runpath3.py", limit=180)

@@ -16,7 +16,8 @@ scenario("log_map_mixed", f"{LOGS} -t 0:3 -r 1:3 {OE}")
 scenario("log_map_unnamed_rank", f"{LOGS} -r 1:3 {OE}")
 scenario("log_map_out_of_range", f"{LOGS} -r 5:3 {OE}")
 scenario("log_map_repeated_rank", f"{LOGS} -r 0:1,0:2 {OE}")
-for name, value in (("value4", "4"), ("value5", "5"), ("rank10", "10:1"), ("map_value4", "0:4"), ("trailing_comma", "0:1,"), ("empty", "''"), ("word", "out"), ("space", "'0:1, 1:2'")):
+for name, value in (("value4", "4"), ("value5", "5"), ("rank10", "10:1"), ("map_value4", "0:4"), ("trailing_comma", "0:1,"),
+                    ("empty", "''"), ("word", "out"), ("space", "'0:1, 1:2'")):
     scenario(f"log_bad_{name}", f"{LOGS} -r {value} {OE}")
 scenario("log_bad_tee", f"{LOGS} -t 7 {OE}")
 scenario("log_filter_tee", f"{LOGS} -t 3 --local-ranks-filter=0 {OE}")
@@ -55,5 +56,6 @@ scenario("log_tee_long_line", "--log-dir={D}/logs -t 1 w.py '+rep=xy*200000'")
 scenario("log_tee_blank_lines", "--log-dir={D}/logs -t 1 w.py '+raw=@W a\\n\\n@W b\\n'")
 scenario("log_tee_partial_line", "--log-dir={D}/logs -t 1 w.py '+raw=@W par' +sleep=0.6 '+raw=tial\\n'", accidental="out")
 scenario("log_tee_many_lines_one_rank", "--log-dir={D}/logs -t 3 --no-python /bin/sh -c 'i=0; while [ $i -lt 500 ]; do echo \"@W $RANK $i\"; i=$((i+1)); done'")
-scenario("log_tee_many_lines_two_ranks", f"{LOGS} -t 3 --no-python /bin/sh -c 'i=0; while [ $i -lt 500 ]; do echo \"@W $RANK $i\"; i=$((i+1)); done'", accidental="out")
+scenario("log_tee_many_lines_two_ranks", f"{LOGS} -t 3 --no-python /bin/sh -c 'i=0; while [ $i -lt 500 ]; do echo \"@W $RANK $i\"; i=$((i+1)); done'",
+         accidental="out")
 scenario("log_tee_crash_drains", f"{LOGS} -t 3 w.py +sync '+r0:out=last words' '+r0:exit=1' '+r1:on=TERM:out=bye,exit=0' '+r1:await=never'")

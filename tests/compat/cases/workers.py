@@ -17,16 +17,19 @@ scenario("env_static_ipv6", "--master-addr=[::1] --master-port={P} w.py", enviro
 scenario("env_local_addr", "--local-addr=127.0.0.7 w.py", environment=True)
 scenario("env_local_addr_static_ignored", "--local-addr=127.0.0.7 --master-port={P} w.py", environment=True)
 scenario("env_role", f"--role trainer --max-restarts 5 {TWO} w.py", environment=True)
-scenario("env_overrides_inherited", Launch("w.py", {"RANK": "99", "LOCAL_RANK": "9", "WORLD_SIZE": "7", "MASTER_ADDR": "10.9.9.9", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "zz",
-                                        "TORCHELASTIC_RESTART_COUNT": "5", "TORCHELASTIC_ERROR_FILE": "{D}/le.json", "TORCHELASTIC_USE_AGENT_STORE": "no"}), environment=True)
-scenario("env_odd_values", Launch("w.py", {"PROBEX_EMPTY": "", "PROBEX_SPACE": " a  b ", "PROBEX_EQ": "a=b=c", "PROBEX_NL": "a\nb", "PROBEX_UTF8": "\u00e9\u4e16", "PROBEX_DOLLAR": "$local_rank $$"}), environment=True)
+scenario("env_overrides_inherited", Launch("w.py", {"RANK": "99", "LOCAL_RANK": "9", "WORLD_SIZE": "7", "MASTER_ADDR": "10.9.9.9", "MASTER_PORT": "1",
+         "TORCHELASTIC_RUN_ID": "zz",
+                         "TORCHELASTIC_RESTART_COUNT": "5", "TORCHELASTIC_ERROR_FILE": "{D}/le.json", "TORCHELASTIC_USE_AGENT_STORE": "no"}), environment=True)
+scenario("env_odd_values", Launch("w.py", {"PROBEX_EMPTY": "", "PROBEX_SPACE": " a  b ", "PROBEX_EQ": "a=b=c",
+         "PROBEX_NL": "a\nb", "PROBEX_UTF8": "\u00e9\u4e16", "PROBEX_DOLLAR": "$local_rank $$"}), environment=True)
 scenario("env_signals_option", "--signals-to-handle=SIGTERM,SIGUSR1 w.py", environment=True)
 scenario("env_virtual_rank", Launch(f"{TWO} --virtual-local-rank w.py", {"CUDA_VISIBLE_DEVICES": "3, 5"}), environment=True)
 scenario("env_virtual_rank_unset", f"{TWO} --virtual-local-rank w.py", environment=True)
 scenario("env_virtual_rank_short", Launch(f"{TWO} --virtual-local-rank w.py", {"CUDA_VISIBLE_DEVICES": "3"}))
 scenario("env_virtual_rank_hip", Launch(f"{TWO} --virtual-local-rank w.py", {"CUDA_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "6,7"}), environment=True)
 scenario("env_cuda_kept", Launch(f"{TWO} w.py", {"CUDA_VISIBLE_DEVICES": "1,0"}), environment=True)
-scenario("env_python_exec", Launch("--no-python ./x.sh z", {"PYTHON_EXEC": "/bin/false"}), Launch("a b", {"PYTHON_EXEC": "{D}/cwd/x.sh"}), steps="start 0; wait 0; start 1")
+scenario("env_python_exec", Launch("--no-python ./x.sh z", {"PYTHON_EXEC": "/bin/false"}), Launch("a b", {"PYTHON_EXEC": "{D}/cwd/x.sh"}),
+         steps="start 0; wait 0; start 1")
 scenario("env_store_sharing_off", Launch(f"{TWO} w.py", {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}), environment=True)
 scenario("env_worker_identical", Launch(f"{TWO} w.py", {"TORCH_ELASTIC_WORKER_IDENTICAL": "1"}), environment=True)
 scenario("env_timer_file_inherited", Launch("w.py", {"TORCHELASTIC_TIMER_FILE": "/tmp/no_timer"}), environment=True)
