@@ -52,6 +52,14 @@ void ConsoleSink::append(std::string_view text, bool has_copy) {
   buffer_ += text;
 }
 
+bool ConsoleSink::drop_line(std::size_t bytes) {
+  if (!dropping_ || mode_ == Mode::broken || buffer_.size() - written_ + bytes <= limit_) return false;
+  ++dropped_lines_;
+  ++skipped_lines_;
+  dropped_bytes_ += bytes;
+  return true;
+}
+
 void ConsoleSink::append_notice(std::string_view line) {
   append(fmt::format("{}{}\n", at_line_start_ ? "" : "\n", line));
 }

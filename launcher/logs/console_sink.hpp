@@ -25,6 +25,8 @@ class ConsoleSink {
   // A whole line (or raw bytes). `has_copy`: the same bytes are also in a file. The buffer may exceed its limit by what
   // one read of each pipe expands to.
   void append(std::string_view text, bool has_copy = false);
+  // Before a line of `bytes` with a copy is made: true when it would be dropped; it is counted then.
+  bool drop_line(std::size_t bytes);
   // A line of the launcher: always on a line of its own, also when the text before it has no newline yet.
   void append_notice(std::string_view line);
   // While dropping, text with a copy that does not fit in the buffer is dropped and counted.

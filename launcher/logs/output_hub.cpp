@@ -114,13 +114,19 @@ void OutputHub::Impl::take(Stream& stream, std::string_view bytes) {
   if (console.held && !(console.sink.dropping() && stream.has_copy())) set_paused(stream, true);
 }
 
+void OutputHub::Impl::show_line(Stream& stream, std::string_view line) {
+  auto& sink = stream.console->sink;
+  const bool copy = stream.has_copy();
+  // The escapes of a terminal make a line longer than it is; there it is made first.
+  if (copy && !sink.terminal() && sink.drop_line(stream.shown_prefix.size() + line.size() + 1)) return;
+  scratch.clear();
+  append_console_line(scratch, stream.shown_prefix, line, sink.terminal());
+  sink.append(scratch, copy);
+}
+
 void OutputHub::Impl::take_line(Stream& stream, std::string_view line) {
   if (stream.tail != nullptr) stream.tail->add(line);
-  if (stream.console != nullptr && stream.whole_lines) {
-    scratch.clear();
-    append_console_line(scratch, stream.shown_prefix, line, stream.console->sink.terminal());
-    stream.console->sink.append(scratch, stream.has_copy());
-  }
+  if (stream.console != nullptr && stream.whole_lines) show_line(stream, line);
   if (!stream.filtered) return;
   const bool wanted = std::any_of(stream.filters.begin(), stream.filters.end(),
                                   [&](const std::string& text) { return line.find(text) != std::string_view::npos; });

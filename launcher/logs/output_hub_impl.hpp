@@ -70,6 +70,7 @@ struct OutputHub::Impl {
   void process();
   void read_stream(Stream& stream);
   void take(Stream& stream, std::string_view bytes);
+  void show_line(Stream& stream, std::string_view line);
   void take_line(Stream& stream, std::string_view line);
   void end_stream(Stream& stream);
   void notice(std::string_view line);
