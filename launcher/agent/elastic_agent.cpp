@@ -33,10 +33,10 @@ namespace {
 namespace asio = boost::asio;
 using Seconds = std::chrono::duration<double>;
 
-constexpr auto kDrainLimit = std::chrono::seconds(1);
-// As long as the processes that SIGKILL reached need to go, and no time for those that were given up already.
+constexpr auto kDrainLimit = std::chrono::milliseconds(1000);
 constexpr auto kSweepBudget = std::chrono::milliseconds(2000);
-constexpr auto kSweepAfterGivingUp = std::chrono::milliseconds(100);
+// A process that was given up goes on holding its pipes, and needs no second wait.
+constexpr auto kAfterGivingUp = std::chrono::milliseconds(100);
 // Between batches the agent hears signals and deaths: thousands of workers take seconds to start.
 constexpr int kStartBatch = 16;
 
@@ -277,12 +277,12 @@ class ElasticAgent::Impl {
 
   void wind_up() {
     timer_.cancel();
-    const auto earliest = Clock::now() + kDrainLimit;
+    const auto earliest = Clock::now() + (state_.gave_up ? kAfterGivingUp : kDrainLimit);
     hub_.drain(Deadline(earliest), [&] { return told_to_hurry() && Clock::now() >= earliest; });
     end_attempt();
     conclude(report_, view(), {state_, culprit_, start_error_});
     if (workers_.abandon_the_living() || state_.gave_up) {
-      kill_descendants(kSweepAfterGivingUp);  // those that are left have been named
+      kill_descendants(kAfterGivingUp);  // those that are left have been named
     } else if (sweep(kSweepBudget) > 0) {
       report_.exit_code = kExitInfrastructure;
       report_.outcome = Outcome::infrastructure;

@@ -26,7 +26,7 @@ namespace dtrun::launcher {
 namespace {
 
 constexpr auto kKillBudget = std::chrono::seconds(10);
-constexpr auto kKillBudgetAfterAgent = std::chrono::milliseconds(500);
+constexpr auto kKillBudgetAfterAgent = std::chrono::milliseconds(100);
 constexpr auto kSameSignal = std::chrono::milliseconds(50);
 
 int guardian_died_signal() noexcept { return SIGRTMIN + 7; }
