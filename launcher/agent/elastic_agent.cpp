@@ -272,7 +272,7 @@ class ElasticAgent::Impl {
     if (report_.attempts.empty()) return;
     auto& attempt = report_.attempts.back();
     attempt.end = std::chrono::system_clock::now();
-    if (culprit_ >= 0 || !start_error_.empty()) summarize_failure(attempt, view(), {state_, culprit_, start_error_});
+    if (culprit_ >= 0 || !start_error_.empty()) summarize_failure(attempt, view(), {state_, culprit_, start_error_, 0});
   }
 
   void wind_up() {
@@ -280,7 +280,8 @@ class ElasticAgent::Impl {
     const auto earliest = Clock::now() + (state_.gave_up ? kAfterGivingUp : kDrainLimit);
     hub_.drain(Deadline(earliest), [&] { return told_to_hurry() && Clock::now() >= earliest; });
     end_attempt();
-    conclude(report_, view(), {state_, culprit_, start_error_});
+    const auto oom_kills = std::max(memory_.oom_kills(), oom_kills_known_) - oom_kills_known_;
+    conclude(report_, view(), {state_, culprit_, start_error_, oom_kills});
     if (workers_.abandon_the_living() || state_.gave_up) {
       kill_descendants(kAfterGivingUp);  // those that are left have been named
     } else if (sweep(kSweepBudget) > 0) {

@@ -174,6 +174,10 @@ void conclude(RunReport& report, const AttemptView& attempt, const Ending& endin
   report.no_restart = no_restart_text(ending.state);
   if (!ending.start_error.empty() || culprit_failed(report, attempt, ending)) {
     fill_in_failures(report, attempt, ending);
+    if (ending.oom_kills > 0) {
+      report.notes.push_back(fmt::format("out of memory: meanwhile the kernel killed {} other process{} of this cgroup",
+                                         ending.oom_kills, ending.oom_kills == 1 ? "" : "es"));
+    }
     report.all_output_in_files = all_output_in_files(attempt.workers, report.world_size);
   } else if (report.stop_signal != 0 && report.exit_code != kExitSuccess) {
     const bool clean = ended_cleanly(attempt.workers, report.stop_signal);

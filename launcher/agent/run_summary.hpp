@@ -38,6 +38,7 @@ struct Ending {
   const JobState& state;
   int culprit = -1;                // local rank of the first failure
   const std::string& start_error;  // a worker could not be started: why
+  std::uint64_t oom_kills = 0;     // in our memory cgroup since the attempt began, of none of our workers
 };
 
 // In one line: the rank that failed first. Reads its error file.

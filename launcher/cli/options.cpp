@@ -96,7 +96,7 @@ constexpr Option kOptions[] = {
     {"max-restarts", 0, kValue, kPet, Group::supervision, "N", "0", "restarts of the whole job after a failure", "",
      [](C& c, const V& v) { c.max_restarts = parse_integer(v.label, v.text); }},
     {"max-no-progress-restarts", 0, kValue, kPet, Group::supervision, "N", "",
-     "restarts in a row that get no further; any number while workers report progress", "",
+     "restarts in a row that get no further; while workers report progress, restarts have no end", "",
      [](C& c, const V& v) { c.max_no_progress_restarts = parse_integer(v.label, v.text); }},
     {"grace-period", 0, kValue, kPet, Group::supervision, "SECONDS", "",
      "from the polite stop to SIGKILL (default 3 before a restart, 15 at the end)", "",

@@ -103,6 +103,18 @@ TEST_CASE("C19: a worker that the kernel kills for its memory is named so, with 
   CHECK(killed.report.at("root_cause")["out_of_memory"] == false);
 }
 
+TEST_CASE("a process below a worker that the kernel kills for its memory is noted") {
+  const LimitedCgroup cgroup;
+  if (!cgroup.made()) {
+    WARN("skipped: no memory cgroup can be made here");
+    return;
+  }
+  Job job(cgroup.inside({kDtrun, "--no-python", "/bin/sh", "-c", kProbe + " allocate=300; exit 5"}));
+  CHECK(job.wait(20s) == ExitStatus{.code = 5});
+  CHECK_THAT(job.error(), Catch::Contains("root cause: rank 0") && Catch::Contains(": exit code 5\n") &&
+                              Catch::Contains("the kernel killed 1 other process of this cgroup"));
+}
+
 TEST_CASE("C19: out of memory at the same step twice is not tried a third time; without a step it is") {
   const LimitedCgroup cgroup;
   if (!cgroup.made()) {

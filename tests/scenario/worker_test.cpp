@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "tests/scenario/job.hpp"
+#include "tests/scenario/worker_job.hpp"
 
 using namespace dtrun;
 using namespace dtrun::tests;
@@ -17,29 +17,8 @@ using Catch::Contains;
 using nlohmann::json;
 using std::chrono::seconds;
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 namespace {
-
-// The launcher's variables of a job around this test must not reach the programs.
-JobOptions clean() {
-  return {.environment = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                          "TORCHELASTIC_ERROR_FILE", "DTRUN_LOG_DIR"}};
-}
-
-Words launch(Words options, const Words& arguments) {
-  options.insert(options.begin(), DTRUN_PROGRAM);
-  options.emplace_back("worker");
-  options.insert(options.end(), arguments.begin(), arguments.end());
-  return options;
-}
-
-// A model that trains in no time.
-Words tiny(Words more) {
-  Words words{"train", "--layers", "1", "--hidden", "32", "--heads", "2", "--seq-len", "32", "--batch-size", "2"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 struct LastLine {
   int steps = 0;
@@ -56,16 +35,6 @@ LastLine last_line(const std::string& out) {
   REQUIRE(std::regex_search(lines.back(), match, form));
   return {std::stoi(match[1]), std::stod(match[2]), std::stod(match[3]), match[4]};
 }
-
-pid_t pid_of_rank(const std::string& out, int rank) {
-  const std::regex form("rank " + std::to_string(rank) + R"( +\S+ local rank \d+ pid (\d+))");
-  std::smatch match, found;
-  // The map of the latest attempt.
-  for (auto at = out.cbegin(); std::regex_search(at, out.cend(), match, form); at = match.suffix().first) found = match;
-  return found.empty() ? -1 : static_cast<pid_t>(std::stol(found[1]));
-}
-
-std::size_t steps_logged(const std::string& path) { return lines_of(read_file(path)).size(); }
 
 }  // namespace
 

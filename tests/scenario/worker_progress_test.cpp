@@ -1,0 +1,66 @@
+// What the bundled worker tells the launcher: how far it is, and whom it waited for.
+#include <signal.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/catch.hpp"
+#include "tests/scenario/worker_job.hpp"
+
+using namespace dtrun;
+using namespace dtrun::tests;
+using Catch::Contains;
+using nlohmann::json;
+using std::chrono::seconds;
+namespace fs = std::filesystem;
+
+TEST_CASE("every rank of the bundled worker tells its finished steps") {
+  const TempDirectory directory;
+  Job job(launch({"--nproc-per-node=2", "--log-dir", directory.file("logs")}, tiny({"--steps", "7"})), clean());
+  CHECK(job.wait(seconds(30)) == launcher::ExitStatus{});
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(directory.file("logs"))) {
+    if (entry.path().filename() != "progress") continue;
+    ++files;
+    CHECK(read_file(entry.path()) == "                   7\n");
+  }
+  CHECK(files == 2);
+}
+
+TEST_CASE("training that starts anew each time makes no progress, and is given up") {
+  const TempDirectory directory;
+  const auto report = directory.file("report.json");
+  Job job(launch({"--nproc-per-node=2", "--max-no-progress-restarts=1", "--report", report},
+                 tiny({"--steps", "200", "--lr", "1e30"})),
+          clean());
+  const auto status = job.wait(seconds(60));
+  REQUIRE(status);
+  CHECK(status->shell_code() == 1);
+  const auto attempts = json::parse(read_file(report)).at("attempts");
+  REQUIRE(attempts.size() == 2);
+  CHECK(attempts[0].at("step").get<int>() > 0);
+  CHECK(attempts[1].at("step") == attempts[0].at("step"));
+  CHECK_THAT(job.error(), Contains("no restart: 1 restarts got no further than step"));
+}
+
+TEST_CASE("a rank that was stopped is named beside the one that waited for it until its deadline") {
+  const TempDirectory directory;
+  const auto report = directory.file("report.json");
+  Job job(launch({"--nproc-per-node=3", "--report", report},
+                 tiny({"--steps", "1000000", "--timeout", "1", "--log-dir", directory.path().string()})),
+          clean());
+  const auto log = (directory.path() / "2" / "steps.jsonl").string();
+  REQUIRE(eventually([&] { return steps_logged(log) >= 3 && pid_of_rank(job.out(), 2) > 0; }, seconds(30)));
+  const auto victim = pid_of_rank(job.out(), 2);
+  REQUIRE(::kill(victim, SIGSTOP) == 0);
+  const auto status = job.wait(seconds(30));
+  REQUIRE(status);
+  CHECK(status->shell_code() == 1);
+  INFO(job.error());
+  const auto root = json::parse(read_file(report));
+  CHECK(root.at("root_cause").at("rank") != 2);
+  CHECK(root.at("waited_for").at("rank") == 2);
+  CHECK_THAT(job.error(),
+             Contains("waited for: rank 2, pid " + std::to_string(victim) + ": stopped by a signal (state T)"));
+  CHECK(job.all_gone(seconds(2)));
+}
