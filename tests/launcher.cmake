@@ -15,7 +15,7 @@ add_dependencies(test_dtrun dtrun)
 
 # Unchanged PyTorch programs: the newest PyTorch (scripts/setup_torch.sh) and Debian's.
 foreach(which IN ITEMS default /usr/bin/python3)
-  foreach(case IN ITEMS ddp script module wrapper recover)
+  foreach(case IN ITEMS ddp script module wrapper record recover)
     set(name "integration: an unchanged PyTorch program runs under dtrun: ${case} (${which})")
     add_test(NAME ${name} COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/torch/torch_test.py ${case} $<TARGET_FILE:dtrun> ${which})
     set_tests_properties(${name} PROPERTIES LABELS "integration;torch" TIMEOUT 240 SKIP_RETURN_CODE 77)

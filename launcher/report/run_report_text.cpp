@@ -16,10 +16,10 @@ using Lines = std::vector<std::string>;
 
 constexpr std::size_t kMaxLines = 25;
 constexpr std::size_t kMaxWidth = 240;
-constexpr std::size_t kMaxOtherLines = 6;
-constexpr std::size_t kMaxNotes = 4;
+constexpr std::size_t kMaxOtherLines = 5;
+constexpr std::size_t kMaxNotes = 3;
 constexpr std::size_t kMinDetailLines = 4;
-constexpr std::size_t kMaxAttemptLines = 4;
+constexpr std::size_t kMaxAttemptLines = 3;
 
 std::string shown(std::string_view text) {
   auto result = escaped(text.substr(0, kMaxWidth));

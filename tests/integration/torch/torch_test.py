@@ -3,9 +3,11 @@
 
   ddp      a DDP script, plainly and with a worker that dies in the middle and a restart: both end at the same weights
   script   an env:// training script; module: the same with -m; wrapper: the same from a shell script
+  record   a script under @record that raises: its traceback is in the report, and its error file is dtrun's own
   recover  a gloo job whose rank 1 dies once: every one of REPEATS runs recovers (scripts/torch_restarts.sh: 20)
 
 PYTHON "default" is $DTRUN_TORCH_PYTHON or that of scripts/setup_torch.sh. Exit 77 (skipped) when PYTHON cannot import torch."""
+import json
 import os
 import pathlib
 import re
@@ -31,11 +33,14 @@ class Launcher:
         self.environment = {name: value for name, value in os.environ.items() if name not in placed}
         self.environment |= {"PYTHON_EXEC": python, "TRAINING_PYTHON": python, "PYTHONDONTWRITEBYTECODE": "1"}
 
+    def start(self, *words, **environment):
+        return subprocess.run([self.program, "--nproc-per-node=2", *map(str, words)], env=self.environment | environment, cwd=HERE,
+                              capture_output=True, text=True, timeout=100)
+
     def run(self, *words, tries=1, **environment):
         """Two ranks; what they printed, sorted."""
         for _ in range(tries):
-            done = subprocess.run([self.program, "--nproc-per-node=2", *map(str, words)], env=self.environment | environment, cwd=HERE,
-                                  capture_output=True, text=True, timeout=100)
+            done = self.start(*words, **environment)
             if ABORT_AT_EXIT not in done.stderr:
                 break
         if done.returncode != 0:
@@ -67,6 +72,22 @@ def train(launcher, *words):
             raise Failed("there is no checkpoint")
 
 
+def record(launcher, repeats):
+    with tempfile.TemporaryDirectory() as directory:
+        report, own = pathlib.Path(directory, "report.json"), pathlib.Path(directory, "own.json")
+        done = launcher.start("--report", report, "record_script.py", TORCHELASTIC_ERROR_FILE=str(own))
+        root, own = json.loads(report.read_text())["root_cause"], json.loads(own.read_text())["message"]
+    shown = done.stderr[done.stderr.rindex("dtrun: "):]
+    for what, holds in {
+        "exit code 1": done.returncode == 1 and root["rank"] == 1 and root["exit_code"] == 1,
+        "traceback in the report": "in load" in root["traceback"] and root["message"] == "ValueError: no such shard: shard-7",
+        "traceback on the screen": "  traceback:" in shown and "ValueError: no such shard: shard-7" in shown,
+        "own error file": own["errorCode"] == 1 and "in load" in own["extraInfo"]["py_callstack"],
+    }.items():
+        if not holds:
+            raise Failed(f"{what}: exit code {done.returncode}, root cause {root}, own error file {own}\n{shown}")
+
+
 def recover(launcher, repeats):
     for repeat in range(repeats):
         find(r"recovered 1.0 attempt 1$", launcher.run("--max-restarts=1", "recover_script.py"))
@@ -78,6 +99,7 @@ CASES = {
     "script": lambda launcher, repeats: train(launcher, "env_script.py"),
     "module": lambda launcher, repeats: train(launcher, "-m", "env_script"),
     "wrapper": lambda launcher, repeats: train(launcher, "./wrapper.sh"),
+    "record": record,
     "recover": recover,
 }
 

@@ -124,6 +124,13 @@ TEST_CASE("no input makes the report long or forges its lines") {
   report.root_cause->stderr_tail.push_back("\x1b]0;title\x07 end");
   for (int rank = 1; rank < 300; ++rank) report.others.push_back(failure(rank, {.code = 1}, rank % 2 == 0));
   report.notes.assign(30, "note\n" + long_line);
+  report.root_cause->error.note = long_line;
+  report.root_cause->stderr_log = long_line;
+  report.waited_for = BlamedWorker{3, 4, "waiting in " + long_line};
+  for (int i = 0; i < 30; ++i) {
+    report.add_attempt(i, {});
+    report.attempts.back().message = long_line;
+  }
   const auto text = render_failure(report);
   const auto lines = lines_of(text);
   CHECK(lines.size() <= 25);
@@ -182,7 +189,7 @@ TEST_CASE("earlier attempts have a line each, the latest ones, and JSON has them
     attempt.step = i % 2 == 0 ? 10 * i : -1;
     attempt.message = "boom " + std::to_string(i);
   }
-  CHECK_THAT(render_failure(report), Catch::Contains("  earlier:    1195 more attempts") &&
+  CHECK_THAT(render_failure(report), Catch::Contains("  earlier:    1196 more attempts") &&
                                          Catch::Contains("  attempt 1199:  rank 3, pid 1698: exit code 7, after step "
                                                          "11980: boom 1198\n"));
   CHECK(lines_of(render_failure(report)).size() <= 25);
