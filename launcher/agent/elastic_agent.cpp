@@ -1,11 +1,9 @@
 #include "launcher/agent/elastic_agent.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "launcher/agent/machine.hpp"
 #include "launcher/agent/memory_cgroup.hpp"
 #include "launcher/agent/one_timer.hpp"
+#include "launcher/agent/output_pump.hpp"
 #include "launcher/agent/round_store.hpp"
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/run_summary.hpp"
@@ -43,12 +42,6 @@ constexpr int kStartBatch = 16;
 // After SIGKILL: a process in an uninterruptible call of the kernel is given up then.
 Seconds kill_limit() { return Seconds(static_cast<double>(env::get_int("DTRUN_KILL_LIMIT", 1, 3600).value_or(10))); }
 
-int duplicate(int fd) {
-  const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, 3);
-  if (copy < 0) throw_errno("launcher", "no descriptor for the workers' output");
-  return copy;
-}
-
 }  // namespace
 
 class ElasticAgent::Impl {
@@ -63,7 +56,7 @@ class ElasticAgent::Impl {
         directory_(config.logs.directory, temporary_base_directory(), plan_.run_id),
         spec_(config, plan_, directory_, report.host),
         watcher_(io_),
-        hub_ready_(io_, duplicate(hub_.event_fd())),
+        output_(io_, hub_),
         timer_(io_),
         store_(io_, plan_.store),
         workers_(watcher_, hub_) {
@@ -77,7 +70,7 @@ class ElasticAgent::Impl {
   void run() {
     events_.start(config_, plan_.run_id, plan_.workers, report_.host);
     signals_.start([this](int number) { signal_came(number); });
-    wait_for_output();
+    output_.start();
     watcher_.start([this](const std::vector<int>& ranks) { workers_ended(ranks); });
     start_round();
     if (state_.phase != Phase::finished) io_.run();
@@ -110,14 +103,6 @@ class ElasticAgent::Impl {
     hurry_from_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
     // One that comes at the very end stops nothing but the waiting for readers.
     if (state_.phase != Phase::finished) report_.stop_signal = number;
-  }
-
-  void wait_for_output() {
-    hub_ready_.async_wait(asio::posix::descriptor_base::wait_read, [this](const boost::system::error_code& error) {
-      if (error) return;
-      hub_.process();
-      wait_for_output();
-    });
   }
 
   void react(const Event& event) {
@@ -175,7 +160,7 @@ class ElasticAgent::Impl {
     workers_.clear();
     culprit_ = -1;
     report_.waited_for.reset();
-    oom_kills_known_ = memory_.oom_kills();
+    memory_.forget_oom_kills();
     report_.restarts_used = state_.attempt;
     report_.add_attempt(state_.attempt, std::chrono::system_clock::now());
     spec_.begin_attempt(state_.attempt);
@@ -228,8 +213,10 @@ class ElasticAgent::Impl {
   }
 
   void worker_ended(int rank) {
-    recognize_oom_kill(rank);
     const auto& worker = workers_[rank];
+    // A SIGKILL that was not ours, and a kill by the kernel that is not yet accounted for.
+    if (worker.status->signal == SIGKILL && !worker.killed && memory_.claim_oom_kill())
+      workers_.mark_out_of_memory(rank);
     events_.worker_ended(
         {state_.attempt, rank, worker.pid, *worker.status, worker.out_of_memory, worker.asked_to_stop});
     Event event{Event::Kind::worker_ended, 0, *worker.status};
@@ -241,23 +228,8 @@ class ElasticAgent::Impl {
       report_.waited_for = blamed_worker(view(), rank);
     }
     const auto actions = decide(state_, event);
-    if (first_failure && state_.reason == StopReason::restart) announce_restart(worker);
+    if (first_failure && state_.reason == StopReason::restart) hub_.write_notice(restart_notice(worker, rank, state_));
     for (const auto& action : actions) act(action);
-  }
-
-  // A SIGKILL that was not ours, and a kill by the kernel that is not yet accounted for.
-  void recognize_oom_kill(int rank) {
-    if (workers_[rank].status->signal != SIGKILL || workers_[rank].killed) return;
-    if (memory_.oom_kills() <= oom_kills_known_) return;
-    ++oom_kills_known_;
-    workers_.mark_out_of_memory(rank);
-  }
-
-  void announce_restart(const Worker& worker) {
-    auto which = fmt::format("restart {}", state_.attempt + 1);
-    if (!state_.max_no_progress_restarts) which += fmt::format(" of {}", state_.max_restarts);
-    hub_.write_notice(fmt::format("dtrun: rank {} (pid {}) failed: {}; {} follows", culprit_, worker.pid,
-                                  worker.status->to_string(), which));
   }
 
   // Returns how many processes could not be killed.
@@ -272,7 +244,7 @@ class ElasticAgent::Impl {
     if (report_.attempts.empty()) return;
     auto& attempt = report_.attempts.back();
     attempt.end = std::chrono::system_clock::now();
-    if (culprit_ >= 0 || !start_error_.empty()) summarize_failure(attempt, view(), {state_, culprit_, start_error_, 0});
+    if (culprit_ >= 0 || !start_error_.empty()) summarize_failure(attempt, view(), {state_, culprit_, start_error_});
   }
 
   void wind_up() {
@@ -280,8 +252,7 @@ class ElasticAgent::Impl {
     const auto earliest = Clock::now() + (state_.gave_up ? kAfterGivingUp : kDrainLimit);
     hub_.drain(Deadline(earliest), [&] { return told_to_hurry() && Clock::now() >= earliest; });
     end_attempt();
-    const auto oom_kills = std::max(memory_.oom_kills(), oom_kills_known_) - oom_kills_known_;
-    conclude(report_, view(), {state_, culprit_, start_error_, oom_kills});
+    conclude(report_, view(), {state_, culprit_, start_error_});
     if (workers_.abandon_the_living() || state_.gave_up) {
       kill_descendants(kAfterGivingUp);  // those that are left have been named
     } else if (sweep(kSweepBudget) > 0) {
@@ -306,12 +277,11 @@ class ElasticAgent::Impl {
   int culprit_ = -1;         // local rank of the first failure of this attempt
   std::string start_error_;  // a worker could not be started: why
   MemoryCgroup memory_;
-  std::uint64_t oom_kills_known_ = 0;            // before this attempt, or a worker of ours
   std::optional<Clock::time_point> hurry_from_;  // from then on nobody waits for readers of the console
 
   OutputHub hub_;
   ExitWatcher watcher_;
-  asio::posix::stream_descriptor hub_ready_;
+  OutputPump output_;
   OneTimer timer_;
   RoundStore store_;
   WorkerGroup workers_;

@@ -84,6 +84,17 @@ std::uint64_t MemoryCgroup::oom_kills() const {
   return count;
 }
 
+std::uint64_t MemoryCgroup::unclaimed_oom_kills() const {
+  const auto count = oom_kills();
+  return count > accounted_ ? count - accounted_ : 0;
+}
+
+bool MemoryCgroup::claim_oom_kill() {
+  if (unclaimed_oom_kills() == 0) return false;
+  ++accounted_;
+  return true;
+}
+
 std::optional<std::uint64_t> MemoryCgroup::limit() const {
   std::optional<std::uint64_t> tightest;
   for (auto at = directory_; at.size() >= mount_.size() && !at.empty(); at.resize(at.rfind('/'))) {

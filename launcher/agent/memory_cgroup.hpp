@@ -17,6 +17,10 @@ class MemoryCgroup {
                         const std::string& root = "/sys/fs/cgroup");
 
   std::uint64_t oom_kills() const;
+  // Accounting for kills: those up to now are nobody's; each later one is claimed once, for the worker that it hit.
+  void forget_oom_kills() { accounted_ = oom_kills(); }
+  bool claim_oom_kill();
+  std::uint64_t unclaimed_oom_kills() const;
   // The tightest limit from here up to the root, in bytes; nothing when there is none: then it was the machine's.
   std::optional<std::uint64_t> limit() const;
   // The most that this cgroup ever used (not known before Linux 5.19 with v2).
@@ -29,6 +33,7 @@ class MemoryCgroup {
   std::string mount_;      // no directory above it is asked for a limit
   std::string directory_;  // empty: no memory cgroup
   std::string events_;
+  std::uint64_t accounted_ = 0;
 };
 
 }  // namespace dtrun::launcher

@@ -151,6 +151,13 @@ std::optional<BlamedWorker> blamed_worker(const AttemptView& attempt, int culpri
   return BlamedWorker{*blamed, worker.pid, state_text(worker)};
 }
 
+std::string restart_notice(const Worker& culprit, int rank, const JobState& state) {
+  auto which = fmt::format("restart {}", state.attempt + 1);
+  if (!state.max_no_progress_restarts) which += fmt::format(" of {}", state.max_restarts);
+  return fmt::format("dtrun: rank {} (pid {}) failed: {}; {} follows", rank, culprit.pid, culprit.status->to_string(),
+                     which);
+}
+
 void note_survivor(RunReport& report, const Survivor& survivor) {
   report.notes.push_back(
       fmt::format("pid {} (state {}, in {}) cannot be killed", survivor.pid, survivor.state, survivor.wait_channel));
@@ -174,9 +181,9 @@ void conclude(RunReport& report, const AttemptView& attempt, const Ending& endin
   report.no_restart = no_restart_text(ending.state);
   if (!ending.start_error.empty() || culprit_failed(report, attempt, ending)) {
     fill_in_failures(report, attempt, ending);
-    if (ending.oom_kills > 0) {
+    if (const auto others = attempt.memory.unclaimed_oom_kills(); others > 0) {
       report.notes.push_back(fmt::format("out of memory: meanwhile the kernel killed {} other process{} of this cgroup",
-                                         ending.oom_kills, ending.oom_kills == 1 ? "" : "es"));
+                                         others, others == 1 ? "" : "es"));
     }
     report.all_output_in_files = all_output_in_files(attempt.workers, report.world_size);
   } else if (report.stop_signal != 0 && report.exit_code != kExitSuccess) {

@@ -38,8 +38,10 @@ struct Ending {
   const JobState& state;
   int culprit = -1;                // local rank of the first failure
   const std::string& start_error;  // a worker could not be started: why
-  std::uint64_t oom_kills = 0;     // in our memory cgroup since the attempt began, of none of our workers
 };
+
+// For the console, when a failed attempt is followed by another.
+std::string restart_notice(const Worker& culprit, int rank, const JobState& state);
 
 // In one line: the rank that failed first. Reads its error file.
 void summarize_failure(AttemptSummary& summary, const AttemptView& attempt, const Ending& ending);

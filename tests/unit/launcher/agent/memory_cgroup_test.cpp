@@ -75,3 +75,18 @@ TEST_CASE("limit and peak of the memory cgroup: the tightest limit up to the roo
     CHECK(fake.counter().limit() == 2097152u);
   }
 }
+
+TEST_CASE("each kill of the OOM killer is claimed once, those from before never") {
+  const FakeCgroup fake;
+  fake.write("membership", "0::/a\n");
+  fake.write("a/memory.events", "oom_kill 3\n");
+  auto cgroup = fake.counter();
+  cgroup.forget_oom_kills();
+  CHECK_FALSE(cgroup.claim_oom_kill());
+  fake.write("a/memory.events", "oom_kill 5\n");
+  CHECK(cgroup.claim_oom_kill());
+  CHECK(cgroup.unclaimed_oom_kills() == 1);
+  CHECK(cgroup.claim_oom_kill());
+  CHECK_FALSE(cgroup.claim_oom_kill());
+  CHECK(cgroup.unclaimed_oom_kills() == 0);
+}
