@@ -143,6 +143,7 @@ int run_job(const LaunchConfig& config) {
                                                                 : Outcome::failure;
   }
   report.end = std::chrono::system_clock::now();
+  if (!report.attempts.empty() && report.attempts.back().end == WallTime{}) report.attempts.back().end = report.end;
   events.verdict(report);
   publish(config, report, [&] { return agent && agent->told_to_hurry(); });
   return report.exit_code;

@@ -266,3 +266,19 @@ TEST_CASE("a report or event file that cannot be written is found before any wor
   }
   CHECK_FALSE(fs::exists(directory.file("started")));
 }
+
+TEST_CASE("a job that is lost at a restart has its attempts in the report, and its error in the verdict") {
+  const TempDirectory directory;
+  // The first attempt makes its log directory unusable for the second.
+  const auto told = run_and_read(shell({"--max-restarts=3", "--log-dir", directory.file("logs")},
+                                       "cd $DTRUN_LOG_DIR/.. && echo > attempt_1 && exit 3"));
+  CHECK(told.code == 75);
+  CHECK(told.report.at("outcome") == "infrastructure");
+  CHECK_THAT(told.report.at("error").get<std::string>(), Catch::Contains("attempt_1"));
+  CHECK(told.events.back().at("error") == told.report.at("error"));
+  const auto& attempts = told.report.at("attempts");
+  REQUIRE(attempts.size() == 2);
+  CHECK(attempts[0].at("exit_code") == 3);
+  CHECK_FALSE(attempts[1].at("end").get<std::string>().starts_with("1970"));
+  CHECK_FALSE(told.error_file.is_null());
+}
