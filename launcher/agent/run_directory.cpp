@@ -12,6 +12,7 @@
 #include "launcher/process/temporary_note.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/contract/progress_file.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -47,7 +48,7 @@ bool prune_below(const fs::path& directory, bool error_files) {
       left = prune_below(it->path(), error_files) || left;
     } else {
       const auto name = it->path().filename();
-      const bool ours = name == "progress" || (error_files && name == "error.json");
+      const bool ours = name == kProgressFileName || (error_files && name == "error.json");
       if (!ours || !fs::remove(it->path(), ignored)) left = true;
     }
   }
@@ -100,7 +101,7 @@ std::string RunDirectory::error_file(int attempt_number, int local_rank) const {
 }
 
 std::string RunDirectory::progress_file(int attempt_number, int local_rank) const {
-  return exists() ? rank(attempt_number, local_rank) + "/progress" : "";
+  return exists() ? fmt::format("{}/{}", rank(attempt_number, local_rank), kProgressFileName) : "";
 }
 
 void RunDirectory::make_attempt(int number, int workers) {

@@ -3,7 +3,8 @@
 
 namespace dtrun::launcher {
 
-// Nothing below but directories and regular files of no bytes. False also when it cannot be looked at.
+// Nothing below but directories, regular files of no bytes, and workers' progress files. False also when it cannot be
+// looked at.
 bool is_empty_tree(const char* path) noexcept;
 // Removes such a tree, and nothing at all of any other. True when it is gone.
 bool remove_empty_tree(const char* path) noexcept;

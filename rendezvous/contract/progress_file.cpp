@@ -27,7 +27,7 @@ void ProgressWriter::finished_steps(std::int64_t count) noexcept {
 
 std::optional<std::int64_t> read_progress(const std::string& path) {
   const UniqueFd file(path.empty() ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  char text[64];
+  char text[kProgressFileMost];
   const ssize_t size = file ? ::read(file.value(), text, sizeof text) : -1;
   if (size <= 0) return {};
   const char* const end = text + size;

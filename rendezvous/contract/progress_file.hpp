@@ -7,10 +7,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "rendezvous/base/unique_fd.hpp"
 
 namespace dtrun {
+
+// Its name in the rank's log directory, and more than its size.
+inline constexpr std::string_view kProgressFileName = "progress";
+inline constexpr std::int64_t kProgressFileMost = 64;
 
 // Owner: the worker; one thread. Costs one system call per step. Without a file, or when it cannot be opened or
 // written, it does nothing: training does not depend on it.

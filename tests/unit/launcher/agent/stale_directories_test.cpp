@@ -50,11 +50,14 @@ TEST_CASE("only a tree without content is removed, and then all of it") {
   base.write("full/a/empty", "");
   base.write("full/b/line", "x");
   base.write("empty/a/b/c", "");
+  base.write("empty/a/b/progress", "                   7\n");
+  base.write("big/progress", std::string(100, 'x'));
   fs::create_directories(base.file("empty/a/d"));
   fs::create_directory(base.file("linked"));
   fs::create_directory_symlink(base.file("empty"), base.file("linked/to"));
   CHECK_FALSE(remove_empty_tree(base.file("full").c_str()));
   CHECK(fs::exists(base.file("full/a/empty")));
+  CHECK_FALSE(remove_empty_tree(base.file("big").c_str()));
   CHECK_FALSE(remove_empty_tree(base.file("linked").c_str()));
   CHECK_FALSE(remove_empty_tree(base.file("none").c_str()));
   CHECK_FALSE(is_empty_tree(base.file("linked/to").c_str()));
