@@ -16,7 +16,7 @@ MAY_INCLUDE = {
     R + "store": [R + "base"],
     R + "server": [R + "wire", R + "store", R + "base"],
     R + "client": [R + "wire", R + "store", R + "base"],
-    R + "membership": [R + "base"],
+    R + "membership": [R + "base", R + "contract"],
     R + "coordinator": [R + "membership", R + "base"],
     R + "store_tool": [R + "server", R + "client"],
     L + "config": [R + "base"],

@@ -1,0 +1,105 @@
+// From agents to rounds: gather, assign, start, stop, finish.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rendezvous/membership/coordinator.hpp"
+#include "rendezvous/membership/rank_order.hpp"
+
+namespace dtrun::rendezvous {
+
+void Coordinator::gather() {
+  phase_ = RoundPhase::gathering;
+  phase_since_ = now_;
+  enough_since_.reset();
+  was_short_ = nodes_here() < static_cast<std::size_t>(rules_.min_nodes);
+  status_at_ = now_ + rules_.status;
+  form_when_possible();
+}
+
+// With all nodes: at once. With enough: at once when nobody had to wait for them, else after the last call.
+void Coordinator::form_when_possible() {
+  const auto here = nodes_here();
+  if (here < static_cast<std::size_t>(rules_.min_nodes)) {
+    if (!was_short_ || enough_since_) phase_since_ = now_;  // the budget starts when a node is missing
+    was_short_ = true;
+    enough_since_.reset();
+    if (phase_since_ + rules_.join_timeout > now_) return;
+    return finish({75,
+                   fmt::format("{} of {} nodes after {} s", here, rules_.min_nodes, rules_.join_timeout.count() / 1000),
+                   "", -1});
+  }
+  if (!enough_since_) enough_since_ = now_;
+  if (not_before_ > now_) return;
+  const bool all = here >= static_cast<std::size_t>(rules_.max_nodes);
+  if (all || !was_short_ || *enough_since_ + rules_.last_call <= now_) form();
+}
+
+void Coordinator::form() {
+  std::vector<Candidate> here;
+  for (const auto& [id, agent] : agents_) {
+    if (agent.known && !agent.leaving) here.push_back({id, agent.hello.node, agent.hello.node_rank});
+  }
+  members_ = rank_order(members_, std::move(here), static_cast<std::size_t>(rules_.max_nodes));
+  ++epoch_;
+  phase_ = RoundPhase::assigning;
+  phase_since_ = now_;
+  store_port_ = 0;
+  int world = 0;
+  for (const auto id : members_) world += agents_.at(id).hello.slots;
+  Assignment place;
+  place.epoch = epoch_;
+  place.restart_count = restarts_;
+  place.group_world_size = static_cast<int>(members_.size());
+  place.world_size = world;
+  for (const auto id : members_) {
+    auto& agent = agents_.at(id);
+    agent.ready = agent.succeeded = agent.stopped = false;
+    place.slots = agent.hello.slots;
+    place.open_store = place.group_rank == 0;
+    send(id, place);
+    ++place.group_rank;
+    place.first_rank += place.slots;
+  }
+  note(fmt::format("round {}: {} nodes, {} ranks", epoch_, members_.size(), world));
+}
+
+void Coordinator::start_when_ready() {
+  const bool all = std::all_of(members_.begin(), members_.end(), [&](auto id) { return agents_.at(id).ready; });
+  if (!all) return;
+  phase_ = RoundPhase::running;
+  phase_since_ = now_;
+  send_members(Start{epoch_, agents_.at(members_.front()).hello.address, store_port_});
+}
+
+void Coordinator::stop_round(const std::string& why) {
+  phase_ = RoundPhase::stopping;
+  phase_since_ = now_;
+  send_members(Stop{epoch_, why});
+  next_round_when_stopped();
+}
+
+void Coordinator::next_round_when_stopped() {
+  const bool all = std::all_of(members_.begin(), members_.end(), [&](auto id) {
+    const auto found = agents_.find(id);
+    return found == agents_.end() || found->second.stopped;
+  });
+  if (all) gather();
+}
+
+void Coordinator::finish(Verdict verdict) {
+  verdict_ = std::move(verdict);
+  phase_ = RoundPhase::ending;
+  phase_since_ = now_;
+  for (const auto& [id, agent] : agents_) send(id, Finished{verdict_});
+}
+
+void Coordinator::tell_who_is_missing() {
+  const auto here = static_cast<int>(nodes_here());
+  status_at_ = now_ + rules_.status;
+  for (const auto& [id, agent] : agents_) {
+    if (agent.known) send(id, Waiting{here, rules_.min_nodes});
+  }
+}
+
+}  // namespace dtrun::rendezvous

@@ -1,0 +1,45 @@
+// States as text, with times as distances from now, for the explorer in tests/simulation.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rendezvous/membership/coordinator.hpp"
+#include "rendezvous/membership/member.hpp"
+
+namespace dtrun::rendezvous {
+namespace {
+
+// Beyond every limit of the rules all times in the past are alike.
+std::int64_t distance(Clock::time_point at, Clock::time_point now) {
+  constexpr std::chrono::milliseconds kFar{1'000'000};
+  if (at <= now - kFar) return -kFar.count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(at - now).count();
+}
+
+}  // namespace
+
+std::string Coordinator::fingerprint(Time now) const {
+  auto text =
+      fmt::format("{} {} {} {} {} {} {} {} ", static_cast<int>(phase_), epoch_, restarts_, verdict_.exit_code,
+                  store_port_, was_short_, distance(phase_since_, now), distance(std::max(not_before_, now), now));
+  if (phase_ == RoundPhase::gathering)
+    text += fmt::format("{} {} ", enough_since_ ? distance(*enough_since_, now) : 1, distance(status_at_, now));
+  for (const auto id : members_) text += fmt::format("m{} ", id);
+  for (const auto& [id, agent] : agents_) {
+    text += fmt::format("a{} {} {}{}{}{}{} {} {} ", id, distance(agent.heard, now), int{agent.known},
+                        int{agent.leaving}, int{agent.ready}, int{agent.succeeded}, int{agent.stopped},
+                        agent.challenged ? distance(*agent.challenged, now) : 1, agent.rival.value_or(0));
+  }
+  return text;
+}
+
+std::string Member::fingerprint(Time now) const {
+  auto text = fmt::format("{} {} {} {} {}{}{}{} {} {} ", static_cast<int>(link_), static_cast<int>(workers_),
+                          place_.epoch, place_.group_rank, int{offered_}, int{hard_stop_}, int{reconnect_},
+                          int{exited_}, stop_answer_.value_or(0), verdict_ ? verdict_->exit_code : -1);
+  text += fmt::format("{} {} ", distance(beat_at_, now), distance(alive_at_, now));
+  for (const auto& [number, at] : unanswered_) text += fmt::format("u{} {} ", beat_ - number, distance(at, now));
+  return text;
+}
+
+}  // namespace dtrun::rendezvous

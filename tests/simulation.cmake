@@ -1,0 +1,27 @@
+# The membership code in simulated worlds: many seeds in CI, and two planted mistakes that must be found.
+add_executable(simulate_membership
+  simulation/simulate_membership.cpp simulation/membership_world.cpp simulation/membership_faults.cpp)
+target_link_libraries(simulate_membership PRIVATE dtrun_flags dtrun_rendezvous_membership fmt::fmt-header-only)
+if(DTRUN_SANITIZE)
+  set(DTRUN_EXPLORE_LIMIT --states 100000)  # all of them would take ten minutes
+endif()
+add_executable(explore_membership simulation/explore_membership.cpp)
+target_link_libraries(explore_membership PRIVATE dtrun_flags dtrun_rendezvous_membership fmt::fmt-header-only)
+# g++ 12 suspects every std::variant that is moved into a container.
+target_compile_options(explore_membership PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+add_test(NAME "simulation: 50000 histories of the membership" COMMAND simulate_membership --seeds 50000)
+set_tests_properties("simulation: 50000 histories of the membership" PROPERTIES LABELS unit TIMEOUT 300)
+foreach(plant IN ITEMS no_fence early_gone)
+  add_test(NAME "simulation: the planted mistake ${plant} is found" COMMAND simulate_membership --seeds 20000 --plant ${plant})
+  set_tests_properties("simulation: the planted mistake ${plant} is found" PROPERTIES LABELS unit TIMEOUT 120
+    PASS_REGULAR_EXPRESSION "replay: .*--plant ${plant}")
+endforeach()
+add_test(NAME "simulation: every history of three agents over two rounds" COMMAND explore_membership ${DTRUN_EXPLORE_LIMIT})
+set_tests_properties("simulation: every history of three agents over two rounds" PROPERTIES LABELS unit TIMEOUT 600)
+add_test(NAME "simulation: the explorer finds a planted mistake" COMMAND explore_membership --plant early_gone)
+set_tests_properties("simulation: the explorer finds a planted mistake" PROPERTIES LABELS unit TIMEOUT 120
+  PASS_REGULAR_EXPRESSION "before its workers are gone")
+dtrun_test(test_membership unit
+  SOURCES unit/rendezvous/membership/rank_order_test.cpp unit/rendezvous/membership/coordinator_test.cpp
+          unit/rendezvous/membership/member_test.cpp
+  DEPS rendezvous/membership)
