@@ -31,14 +31,15 @@ Answer doctor(std::vector<std::string> arguments, std::vector<std::string> envir
   return {status, job.out(), job.error()};
 }
 
-// Guardian and agent, each stopped first so that neither sees the other die.
+// Guardian and agent, each stopped first so that neither sees the other die. The agent goes first: the end of the
+// guardian would orphan the agent's process group, and the kernel wakes the stopped members of such a group.
 void kill_both(const Job& job) {
   const pid_t agent = agent_of(job);
   ::kill(agent, SIGSTOP);
   job.signal(SIGSTOP);
   REQUIRE(eventually([&] { return Job::state_of(agent) == 'T' && Job::state_of(job.pid()) == 'T'; }));
-  job.signal(SIGKILL);
   ::kill(agent, SIGKILL);
+  job.signal(SIGKILL);
 }
 
 }  // namespace
