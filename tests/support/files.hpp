@@ -1,8 +1,8 @@
 // Files of tests.
 #pragma once
 
-#include <algorithm>
 #include <stdlib.h>
+#include <algorithm>
 
 #include <cstddef>
 #include <filesystem>
@@ -50,9 +50,9 @@ class TempDirectory {
   std::string read(const std::string& name) const { return read_file(path_ / name); }
   // Without what ThreadSanitizer's start leaves behind when it is killed.
   std::size_t entries() const {
-    return static_cast<std::size_t>(std::count_if(
-        std::filesystem::directory_iterator(path_), {},
-        [](const auto& entry) { return !entry.path().filename().string().starts_with("tsan.rodata."); }));
+    return static_cast<std::size_t>(
+        std::count_if(std::filesystem::directory_iterator(path_), {},
+                      [](const auto& entry) { return !entry.path().filename().string().starts_with("tsan.rodata."); }));
   }
 
  private:
