@@ -11,6 +11,7 @@
 #include "rendezvous/base/unique_fd.hpp"
 #include "tests/catch.hpp"
 #include "tests/scenario/dtrun_job.hpp"
+#include "tests/support/full_size.hpp"
 
 using namespace dtrun;
 using namespace dtrun::tests;
@@ -35,18 +36,12 @@ UniqueFd occupy(std::uint16_t& port) {
   return fd;
 }
 
-// DTRUN_PORT_ROUNDS=50 is the full length.
-int rounds() {
-  const char* text = std::getenv("DTRUN_PORT_ROUNDS");
-  return text != nullptr ? std::atoi(text) : 5;
-}
-
 }  // namespace
 
 TEST_CASE("eight jobs at once have eight stores, whoever holds 29500") {
   std::uint16_t static_port = kStaticPort;
   const auto holder = occupy(static_port);  // or somebody else has it: as good
-  for (int round = 0; round < rounds(); ++round) {
+  for (int round = 0; round < full_size(50, 5); ++round) {
     std::vector<std::unique_ptr<Job>> jobs;
     for (int i = 0; i < 8; ++i) {
       jobs.push_back(std::make_unique<Job>(
