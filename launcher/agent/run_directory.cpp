@@ -9,6 +9,7 @@
 
 #include <filesystem>
 
+#include "launcher/agent/machine.hpp"
 #include "launcher/process/temporary_note.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
@@ -24,6 +25,18 @@ std::string make_unique(std::string pattern) {
   if (::mkdtemp(pattern.data()) == nullptr)
     throw_errno("launcher", fmt::format("cannot make the directory \"{}\"", pattern));
   return pattern;
+}
+
+// As make_unique, but noted before it is there: a kill -9 in the middle of mkdir must not leave it behind.
+std::string make_noted_temporary(const std::string& prefix) {
+  for (;;) {
+    const auto path = prefix + random_uuid().substr(0, 6);
+    note_temporary_directory(path);
+    if (::mkdir(path.c_str(), 0700) == 0) return path;
+    const int error = errno;
+    note_temporary_directory({});
+    if (error != EEXIST) throw_errno("launcher", fmt::format("cannot make the directory \"{}\"", path), error);
+  }
 }
 
 void make(const std::string& path) {
@@ -75,8 +88,7 @@ RunDirectory::RunDirectory(const std::optional<std::string>& log_directory, cons
     base = log_directory->front() == '/' ? *log_directory
                                          : (fs::current_path() / *log_directory).lexically_normal().string();
   } else {
-    base = temporary_ = make_unique(fs::absolute(temporary_base).lexically_normal().string() + "/dtrun_");
-    note_temporary_directory(temporary_);
+    base = temporary_ = make_noted_temporary(fs::absolute(temporary_base).lexically_normal().string() + "/dtrun_");
     lock_.reset(::open(temporary_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (lock_) ::flock(lock_.value(), LOCK_SH | LOCK_NB);  // where it cannot be had, nothing can be cleaned up either
   }

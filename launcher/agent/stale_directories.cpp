@@ -16,7 +16,7 @@ namespace dtrun::launcher {
 namespace {
 
 constexpr std::string_view kPrefix = "dtrun_";
-constexpr std::size_t kRandomLetters = 6;  // of mkdtemp
+constexpr std::size_t kRandomLetters = 6;
 
 bool is_stale(const UniqueFd& directory, std::chrono::seconds minimum_age) {
   struct stat info {};

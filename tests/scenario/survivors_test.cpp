@@ -2,7 +2,9 @@
 // those.
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <thread>
 
 #include "tests/catch.hpp"
@@ -82,6 +84,15 @@ TEST_CASE("dtrun dies with its parent where setpriv tells it to, and takes every
     std::string line = "/usr/bin/setpriv --pdeathsig TERM";
     for (const auto& word : argv) line += " " + word;
     Job parent({"/bin/sh", "-c", line + " & wait"});
+    const auto is_dtrun = [](pid_t pid) {
+      std::error_code gone;
+      return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", gone) == kDtrun;
+    };
+    // Before that, setpriv may not have asked for the signal yet.
+    REQUIRE(eventually([&] {
+      const auto processes = parent.processes();
+      return std::any_of(processes.begin(), processes.end(), is_dtrun);
+    }));
     if (is_early(i)) {
       std::this_thread::sleep_for(std::chrono::microseconds(i * 2500));
     } else {
