@@ -23,5 +23,5 @@ set_tests_properties("simulation: the explorer finds a planted mistake" PROPERTI
   PASS_REGULAR_EXPRESSION "before its workers are gone")
 dtrun_test(test_membership unit
   SOURCES unit/rendezvous/membership/rank_order_test.cpp unit/rendezvous/membership/coordinator_test.cpp
-          unit/rendezvous/membership/member_test.cpp
+          unit/rendezvous/membership/member_test.cpp unit/rendezvous/membership/message_text_test.cpp
   DEPS rendezvous/membership)
