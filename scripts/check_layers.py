@@ -17,7 +17,7 @@ MAY_INCLUDE = {
     R + "server": [R + "wire", R + "store", R + "base"],
     R + "client": [R + "wire", R + "store", R + "base"],
     R + "membership": [R + "base", R + "contract"],
-    R + "coordinator": [R + "membership", R + "base"],
+    R + "coordinator": [R + "membership", R + "contract", R + "base"],
     R + "store_tool": [R + "server", R + "client"],
     L + "config": [R + "base"],
     L + "cli": [L + "config"],

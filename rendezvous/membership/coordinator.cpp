@@ -13,7 +13,9 @@ Coordinator::Coordinator(JobRules rules, Time now)
 
 CoordinatorEffects Coordinator::step(const CoordinatorEvent& event, Time now) {
   now_ = std::max(now_, now);
-  if (const auto* said_event = std::get_if<AgentSaid>(&event)) {
+  if (const auto* connected = std::get_if<AgentConnected>(&event)) {
+    if (!over()) agents_.try_emplace(connected->agent).first->second.heard = now_;
+  } else if (const auto* said_event = std::get_if<AgentSaid>(&event)) {
     said(said_event->agent, said_event->message);
   } else if (const auto* gone = std::get_if<AgentGone>(&event)) {
     if (agents_.contains(gone->agent)) lose(gone->agent, "its connection ended");
@@ -46,12 +48,10 @@ void Coordinator::send_members(const ToAgent& message) {
 
 void Coordinator::said(std::uint64_t id, const ToCoordinator& message) {
   if (over()) return;
-  auto [entry, is_new] = agents_.try_emplace(id);
-  auto& agent = entry->second;
+  auto& agent = agents_[id];
   agent.heard = now_;
-  if (is_new) {
-    if (!std::holds_alternative<Hello>(message)) return drop(id, "did not say hello first", false);
-  }
+  if (!agent.known && !agent.rival && !std::holds_alternative<Hello>(message))
+    return drop(id, "did not say hello first", false);
   agent.challenged.reset();
   std::visit([&](const auto& content) { hear(id, agent, content); }, message);
   settle_rivals(id);

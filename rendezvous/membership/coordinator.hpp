@@ -17,6 +17,9 @@
 namespace dtrun::rendezvous {
 
 // What happens to it. `agent` numbers a connection and is never used again.
+struct AgentConnected {  // it has as long as any agent to say something
+  std::uint64_t agent = 0;
+};
 struct AgentSaid {
   std::uint64_t agent = 0;
   ToCoordinator message;
@@ -28,7 +31,7 @@ struct HostStops {  // the agent that owns this coordinator must end, and the jo
   Verdict verdict;
 };
 struct TimePassed {};
-using CoordinatorEvent = std::variant<AgentSaid, AgentGone, HostStops, TimePassed>;
+using CoordinatorEvent = std::variant<AgentConnected, AgentSaid, AgentGone, HostStops, TimePassed>;
 
 // What it wants done.
 struct SendTo {

@@ -91,7 +91,15 @@ void Coordinator::finish(Verdict verdict) {
   verdict_ = std::move(verdict);
   phase_ = RoundPhase::ending;
   phase_since_ = now_;
-  for (const auto& [id, agent] : agents_) send(id, Finished{verdict_});
+  std::vector<std::uint64_t> strangers;
+  for (const auto& [id, agent] : agents_) {
+    if (agent.known) {
+      send(id, Finished{verdict_});
+    } else {
+      strangers.push_back(id);
+    }
+  }
+  for (const auto id : strangers) drop(id, "the job has ended", false);
 }
 
 void Coordinator::tell_who_is_missing() {

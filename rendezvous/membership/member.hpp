@@ -74,12 +74,16 @@ using MemberEffects = std::vector<MemberEffect>;
 class Member {
  public:
   using Time = Clock::time_point;
-  explicit Member(Hello hello) : hello_(std::move(hello)) {}
+  explicit Member(Hello hello) : hello_(std::move(hello)), own_address_(hello_.address.empty()) {}
 
   MemberEffects step(const MemberEvent& event, Time now);
   // When it wants a Tick at the latest.
   Time next_deadline() const;
 
+  // For the next hello, unless the hello had an address of its own.
+  void reachable_at(const std::string& address) {
+    if (own_address_) hello_.address = address;
+  }
   bool workers_alive() const { return workers_ != Workers::none; }
   // The round whose workers may be alive.
   Epoch epoch() const { return place_.epoch; }
@@ -118,6 +122,7 @@ class Member {
   void say(ToCoordinator message) { effects_.push_back(Say{std::move(message)}); }
 
   Hello hello_;
+  bool own_address_;  // it is found out at the connection
   Link link_ = Link::none;
   Workers workers_ = Workers::none;
   Assignment place_;                  // of the round that runs or was offered last

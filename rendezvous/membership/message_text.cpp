@@ -15,7 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kLengthBytes = 4;
-constexpr std::size_t kMaxTextBytes = 4096;  // of a text that we send; bad UTF-8 triples
+constexpr std::size_t kC10dOpening = 0x00cef785;  // VALIDATE and its magic number begin with 00 ce f7 85
+constexpr std::size_t kMaxTextBytes = 4096;       // of a text that we send; bad UTF-8 triples
 
 // The fields of each message, said once for both directions. `Archive` reads or writes.
 template <class Archive>
@@ -230,6 +231,8 @@ std::optional<std::string> MessageSplitter::next(std::string_view& input) {
   if (!take(kLengthBytes)) return {};
   std::size_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) length = length << 8 | static_cast<unsigned char>(held_[i]);
+  if (length == kC10dOpening)
+    throw MessageError("a client of a c10d store, such as torchrun's agent, and no agent of dtrun");
   if (length == 0 || length > kMaxMessageBytes)
     throw MessageError(fmt::format("a message of {} bytes, expected 1 to {}", length, kMaxMessageBytes));
   if (!take(kLengthBytes + length)) return {};

@@ -10,7 +10,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/log.hpp"
-#include "rendezvous/server/listener.hpp"
+#include "rendezvous/base/listener.hpp"
 #include "rendezvous/server/session.hpp"
 
 namespace dtrun::rendezvous {
@@ -29,7 +29,7 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 class StoreServer::Daemon : public std::enable_shared_from_this<Daemon> {
  public:
   Daemon(boost::asio::io_context& io, const StoreServerOptions& options)
-      : listener_(listen_on(options.host, options.port)), ready_(io), timer_(io) {
+      : listener_(listen_on(options.host, options.port, "store")), ready_(io), timer_(io) {
     context_.limits = options.limits;
     context_.serve_1x = options.serve_1x;
     if (!context_.serve_1x) context_.limits.silent_connections = 0;

@@ -1,4 +1,4 @@
-#include "rendezvous/server/listener.hpp"
+#include "rendezvous/base/listener.hpp"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
@@ -12,9 +12,9 @@
 
 #include "rendezvous/base/endpoint.hpp"
 #include "rendezvous/base/error.hpp"
-#include "rendezvous/server/port_holder.hpp"
+#include "rendezvous/base/port_holder.hpp"
 
-namespace dtrun::rendezvous {
+namespace dtrun {
 namespace {
 
 struct FreeAddress {
@@ -22,7 +22,7 @@ struct FreeAddress {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddress>;
 
-Addresses resolve(const std::string& host, std::uint16_t port) {
+Addresses resolve(const std::string& host, std::uint16_t port, std::string_view area) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_NUMERICSERV | AI_NUMERICHOST;
@@ -36,8 +36,8 @@ Addresses resolve(const std::string& host, std::uint16_t port) {
     error = ::getaddrinfo(name, service.c_str(), &hints, &found);
   }
   if (error != 0) {
-    throw UsageError("store", fmt::format("cannot listen on \"{}\": {}, expected an address of this machine", host,
-                                          ::gai_strerror(error)));
+    throw UsageError(area, fmt::format("cannot listen on \"{}\": {}, expected an address of this machine", host,
+                                       ::gai_strerror(error)));
   }
   return Addresses(found);
 }
@@ -45,20 +45,20 @@ Addresses resolve(const std::string& host, std::uint16_t port) {
 void set_option(int fd, int level, int name, int value) { ::setsockopt(fd, level, name, &value, sizeof value); }
 
 // `error` is errno of bind or listen.
-[[noreturn]] void refuse(const Endpoint& wanted, int error) {
+[[noreturn]] void refuse(const Endpoint& wanted, std::string_view area, int error) {
   const auto name = wanted.to_string();
   if (error == EADDRNOTAVAIL)
-    throw UsageError("store", fmt::format("cannot listen on {}: not an address of this machine", name));
+    throw UsageError(area, fmt::format("cannot listen on {}: not an address of this machine", name));
   const auto holder = error == EADDRINUSE ? port_holder(wanted.port) : std::string();
   const auto who = holder.empty() ? std::string() : fmt::format(", {} is held by {}", wanted.port, holder);
-  throw_errno("store", fmt::format("cannot listen on {}{}", name, who), error);
+  throw_errno(area, fmt::format("cannot listen on {}{}", name, who), error);
 }
 
-void describe(Listener& listener) {
+void describe(Listener& listener, std::string_view area) {
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
   if (::getsockname(listener.fd.value(), reinterpret_cast<sockaddr*>(&bound), &size) != 0)
-    throw_errno("store", "getsockname");
+    throw_errno(area, "getsockname");
   char text[INET6_ADDRSTRLEN] = "";
   if (bound.ss_family == AF_INET6) {
     const auto& address = reinterpret_cast<const sockaddr_in6&>(bound);
@@ -74,12 +74,12 @@ void describe(Listener& listener) {
 
 }  // namespace
 
-Listener listen_on(const std::string& host, std::uint16_t port) {
-  const auto addresses = resolve(host, port);
+Listener listen_on(const std::string& host, std::uint16_t port, std::string_view area) {
+  const auto addresses = resolve(host, port, area);
   const Endpoint wanted{host, port};
   Listener listener;
   listener.fd.reset(::socket(addresses->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!listener.fd) refuse(wanted, errno);
+  if (!listener.fd) refuse(wanted, area, errno);
   const int fd = listener.fd.value();
   set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -90,9 +90,10 @@ Listener listen_on(const std::string& host, std::uint16_t port) {
   set_option(fd, IPPROTO_TCP, TCP_KEEPCNT, 6);
   if (addresses->ai_family == AF_INET6) set_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   // The kernel cuts the backlog to net.core.somaxconn.
-  if (::bind(fd, addresses->ai_addr, addresses->ai_addrlen) != 0 || ::listen(fd, 65535) != 0) refuse(wanted, errno);
-  describe(listener);
+  if (::bind(fd, addresses->ai_addr, addresses->ai_addrlen) != 0 || ::listen(fd, 65535) != 0)
+    refuse(wanted, area, errno);
+  describe(listener, area);
   return listener;
 }
 
-}  // namespace dtrun::rendezvous
+}  // namespace dtrun

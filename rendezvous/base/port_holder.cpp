@@ -1,4 +1,4 @@
-#include "rendezvous/server/port_holder.hpp"
+#include "rendezvous/base/port_holder.hpp"
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 
 #include "rendezvous/base/small_file.hpp"
 
-namespace dtrun::rendezvous {
+namespace dtrun {
 namespace {
 
 using File = std::unique_ptr<FILE, int (*)(FILE*)>;
@@ -95,4 +95,4 @@ std::string port_holder(std::uint16_t port) noexcept try {
   return {};
 }
 
-}  // namespace dtrun::rendezvous
+}  // namespace dtrun

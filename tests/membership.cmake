@@ -1,4 +1,4 @@
-# The membership code in simulated worlds: many seeds in CI, and two planted mistakes that must be found.
+# The membership of several nodes: tables, sockets, and simulated worlds: many seeds in CI, and two planted mistakes that must be found.
 add_executable(simulate_membership
   simulation/simulate_membership.cpp simulation/membership_world.cpp simulation/membership_faults.cpp)
 target_link_libraries(simulate_membership PRIVATE dtrun_flags dtrun_rendezvous_membership fmt::fmt-header-only)
@@ -25,3 +25,6 @@ dtrun_test(test_membership unit
   SOURCES unit/rendezvous/membership/rank_order_test.cpp unit/rendezvous/membership/coordinator_test.cpp
           unit/rendezvous/membership/member_test.cpp unit/rendezvous/membership/message_text_test.cpp
   DEPS rendezvous/membership)
+dtrun_test(test_membership_network integration
+  SOURCES integration/membership/membership_test.cpp
+  DEPS rendezvous/coordinator LINK Boost::headers)

@@ -1,0 +1,97 @@
+#include "rendezvous/coordinator/frame_stream.hpp"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/write.hpp>
+
+#include <utility>
+
+namespace dtrun::rendezvous {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 10;
+constexpr auto kFarewell = std::chrono::seconds(1);
+
+}  // namespace
+
+FrameStream::FrameStream(asio::ip::tcp::socket socket) : socket_(std::move(socket)), farewell_(socket_.get_executor()) {
+  boost::system::error_code ignored;
+  socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+}
+
+void FrameStream::start(Listener listener) {
+  listener_ = std::move(listener);
+  read();
+}
+
+void FrameStream::read() {
+  socket_.async_read_some(asio::buffer(input_),
+                          [self = shared_from_this()](const boost::system::error_code& error, std::size_t size) {
+                            if (!self->open_) return;
+                            if (error) return self->end("its connection ended");
+                            self->take({self->input_.data(), size});
+                            if (self->open_) self->read();
+                          });
+}
+
+void FrameStream::take(std::string_view bytes) {
+  try {
+    while (open_ && !finishing_) {
+      const auto message = splitter_.next(bytes);
+      if (!message) return;
+      listener_.message(*message);
+    }
+  } catch (const MessageError& error) {
+    end(error.what());
+  }
+}
+
+void FrameStream::send(std::string frame) {
+  if (!open_ || finishing_) return;
+  if (waiting_.size() + frame.size() > kMaxWaitingBytes) return end("it does not read");
+  waiting_ += frame;
+  if (sending_.empty()) write();
+}
+
+void FrameStream::write() {
+  sending_.swap(waiting_);
+  asio::async_write(socket_, asio::buffer(sending_),
+                    [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
+                      self->sending_.clear();
+                      if (!self->open_) return;
+                      if (error) return self->end("its connection ended");
+                      if (!self->waiting_.empty()) return self->write();
+                      if (self->finishing_) self->close();
+                    });
+}
+
+void FrameStream::finish() {
+  if (!open_ || finishing_) return;
+  finishing_ = true;
+  listener_ = {};
+  if (sending_.empty()) return close();
+  farewell_.expires_after(kFarewell);
+  farewell_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+    if (!error) self->close();
+  });
+}
+
+void FrameStream::close() {
+  if (!open_) return;
+  open_ = false;
+  boost::system::error_code ignored;
+  socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
+  socket_.close(ignored);
+  farewell_.cancel();
+  listener_ = {};
+}
+
+void FrameStream::end(const std::string& why) {
+  if (!open_) return;
+  const auto ended = std::move(listener_.ended);
+  close();
+  if (ended) ended(why);
+}
+
+}  // namespace dtrun::rendezvous

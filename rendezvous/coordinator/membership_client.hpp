@@ -1,0 +1,59 @@
+// An agent's membership in a job, on the network: a Member, its link to the coordinator and its clock.
+#pragma once
+
+#include <boost/asio/steady_timer.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rendezvous/coordinator/coordinator_link.hpp"
+#include "rendezvous/membership/member.hpp"
+
+namespace dtrun::rendezvous {
+
+// What the agent has to do, and reports when it is done. Called on the agent's thread, never from inside a call of
+// MembershipClient that the agent makes.
+struct MembershipOrders {
+  std::function<void(Epoch)> open_store;                                         // then store_opened()
+  std::function<void(const Assignment&, const Start&)> start_workers;            // then workers_ended()
+  std::function<void(Epoch, bool polite, const std::string& why)> stop_workers;  // then workers_gone()
+  std::function<void(const Waiting&)> waiting;
+  std::function<void(const Verdict&)> exit;  // the last call
+};
+
+// Owner: the agent, one thread, its io_context. A coordinator that cannot be found within the join budget, or that is
+// gone once it was found, is an exit with 75.
+class MembershipClient {
+ public:
+  MembershipClient(boost::asio::io_context& io, Hello hello, Endpoint coordinator,
+                   std::chrono::milliseconds join_budget, MembershipOrders orders);
+
+  void join();
+  void store_opened(Epoch epoch, std::uint16_t port) { step(StoreOpened{epoch, port}); }
+  void workers_ended(Report report) { step(WorkersEnded{std::move(report)}); }
+  void workers_gone(Epoch epoch) { step(WorkersGone{epoch}); }
+  void progress(std::uint64_t finished) { step(Progress{finished}); }
+  void leave(Verdict verdict) { step(LeaveWanted{std::move(verdict)}); }
+  // Why there is no connection, while there is none.
+  const std::string& problem() const { return link_.problem(); }
+
+ private:
+  void step(const MemberEvent& event);
+  void carry_out(const MemberEffect& effect);
+  void later(std::function<void()> what);
+  void arm_timer();
+  void exit(const Verdict& verdict);
+
+  boost::asio::io_context& io_;
+  const std::chrono::milliseconds join_budget_;
+  MembershipOrders orders_;
+  Member member_;
+  CoordinatorLink link_;
+  boost::asio::steady_timer timer_;
+  Clock::time_point timer_at_ = Clock::time_point::max();
+  bool was_connected_ = false, exited_ = false;
+  std::shared_ptr<int> alive_ = std::make_shared<int>(0);
+};
+
+}  // namespace dtrun::rendezvous
