@@ -15,6 +15,7 @@
 #include "launcher/agent/memory_cgroup.hpp"
 #include "launcher/agent/one_timer.hpp"
 #include "launcher/agent/output_pump.hpp"
+#include "launcher/agent/output_rules.hpp"
 #include "launcher/agent/round_store.hpp"
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/run_summary.hpp"
@@ -55,6 +56,7 @@ class ElasticAgent::Impl {
         signals_(io_, config.stop),
         directory_(config.logs.directory, temporary_base_directory(), plan_.run_id),
         spec_(config, plan_, directory_, report.host),
+        hub_(OutputHubOptions{.color = colors_wanted()}),
         watcher_(io_),
         output_(io_, hub_),
         timer_(io_),
@@ -158,6 +160,7 @@ class ElasticAgent::Impl {
     timer_.cancel();
     end_attempt();
     workers_.clear();
+    if (state_.attempt > 0) directory_.prune_attempt(state_.attempt - 1);
     culprit_ = -1;
     report_.waited_for.reset();
     memory_.forget_oom_kills();
@@ -259,7 +262,8 @@ class ElasticAgent::Impl {
       report_.exit_code = kExitInfrastructure;
       report_.outcome = Outcome::infrastructure;
     }
-    if (directory_.prune(report_.exit_code == 0)) report_.log_directory = directory_.path();
+    if (directory_.prune(report_.exit_code == 0, [&] { return told_to_hurry(); }))
+      report_.log_directory = directory_.path();
   }
 
   AttemptView view() const { return {workers_, hub_, directory_, memory_, report_.host, state_.attempt}; }

@@ -22,6 +22,7 @@
 #include "launcher/agent/program.hpp"
 #include "launcher/agent/worker_environment.hpp"
 #include "launcher/cli/command_line.hpp"
+#include "launcher/process/proc_files.hpp"
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/log.hpp"
@@ -168,6 +169,12 @@ int run_command(std::span<const std::string> arguments) {
   for (const auto& warning : line.warnings) log::warning("cli", "{}", warning);
   ::signal(SIGPIPE, SIG_IGN);  // a console that closes is noticed at the write
   if (line.action == Action::explain) return explain_job(line);
+  if (!proc_is_ours()) {
+    throw Error(
+        "launcher",
+        "/proc is not mounted, or is that of another pid namespace: dtrun finds the processes of a job there, so "
+        "that none is left (unshare has --mount-proc for this)");
+  }
   if (line.config.report_file) {
     const auto problem = prepare_file_whole(*line.config.report_file);
     if (!problem.empty()) throw UsageError("launcher", "--report: " + problem);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "launcher/agent/program.hpp"
+#include "rendezvous/base/env.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -59,5 +60,7 @@ RankOutputPlan output_plan(const LaunchConfig& config, const OutputSurroundings&
   }
   return plan;
 }
+
+bool colors_wanted() { return env::get("NO_COLOR").value_or("").empty() && env::get("TERM") != "dumb"; }
 
 }  // namespace dtrun::launcher

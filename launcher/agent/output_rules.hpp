@@ -19,4 +19,7 @@ struct OutputSurroundings {
 
 RankOutputPlan output_plan(const LaunchConfig& config, const OutputSurroundings& surroundings, int local_rank);
 
+// Unless NO_COLOR (no-color.org) or TERM=dumb says no.
+bool colors_wanted();
+
 }  // namespace dtrun::launcher

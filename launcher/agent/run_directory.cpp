@@ -50,18 +50,26 @@ void make_with_parents(const std::string& path) {
   make(path);
 }
 
-// Removes empty directories and progress files bottom-up, and error files when asked. True when something is left.
-bool prune_below(const fs::path& directory, bool error_files) {
+// What goes besides empty directories, progress files and logs without a line, and who may cut it short.
+struct Pruning {
+  bool error_files = false;
+  const std::function<bool()>& cut_short;
+};
+
+// Bottom-up. True when something is left.
+bool prune_below(const fs::path& directory, const Pruning& pruning) {
+  if (pruning.cut_short && pruning.cut_short()) return true;
   if (::rmdir(directory.c_str()) == 0) return false;  // nearly all are empty: 256 ranks cost 256 calls
   std::error_code error;
   bool left = false;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
     if (it->is_directory(ignored) && !it->is_symlink(ignored)) {
-      left = prune_below(it->path(), error_files) || left;
+      left = prune_below(it->path(), pruning) || left;
     } else {
       const auto name = it->path().filename();
-      const bool ours = name == kProgressFileName || (error_files && name == "error.json");
+      const bool empty = it->is_regular_file(ignored) && it->file_size(ignored) == 0;
+      const bool ours = empty || name == kProgressFileName || (pruning.error_files && name == "error.json");
       if (!ours || !fs::remove(it->path(), ignored)) left = true;
     }
   }
@@ -70,12 +78,20 @@ bool prune_below(const fs::path& directory, bool error_files) {
 
 }  // namespace
 
+// As Python's tempfile, and so torchrun: the first of these where a file can be made.
 std::string temporary_base_directory() {
+  std::string first;
+  const auto usable = [](const std::string& path) { return ::access(path.c_str(), W_OK | X_OK) == 0; };
   for (const auto* name : {"TMPDIR", "TEMP", "TMP"}) {
-    auto value = env::get(name);
-    if (value && !value->empty()) return *value;
+    const auto value = env::get(name);
+    if (!value || value->empty()) continue;
+    if (usable(*value)) return *value;
+    if (first.empty()) first = *value;
   }
-  return "/tmp";
+  for (const auto* path : {"/tmp", "/var/tmp"}) {
+    if (usable(path)) return path;
+  }
+  return first.empty() ? "/tmp" : first;  // named in the error
 }
 
 RunDirectory::RunDirectory(const std::optional<std::string>& log_directory, const std::string& temporary_base,
@@ -122,10 +138,18 @@ void RunDirectory::make_attempt(int number, int workers) {
   for (int rank_number = 0; rank_number < workers; ++rank_number) make(rank(number, rank_number));
 }
 
-bool RunDirectory::prune(bool success) noexcept {
+void RunDirectory::prune_attempt(int number) noexcept {
+  if (temporary_.empty()) return;
+  try {
+    prune_below(attempt(number), {false, {}});
+  } catch (...) {  // out of memory: leave it
+  }
+}
+
+bool RunDirectory::prune(bool success, const std::function<bool()>& cut_short) noexcept {
   if (temporary_.empty()) return exists();
   try {
-    const bool left = prune_below(temporary_, success);
+    const bool left = prune_below(temporary_, {success, cut_short});
     if (!left) temporary_.clear(), run_.clear(), note_temporary_directory({});
     return left;
   } catch (...) {

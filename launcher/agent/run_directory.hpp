@@ -1,6 +1,7 @@
 // Where the files of one run lie: <base>/<run id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -35,7 +36,9 @@ class RunDirectory {
 
   // Progress files go; after a success also the error files of attempts that were made good. True when files are left
   // under path().
-  bool prune(bool success) noexcept;
+  bool prune(bool success, const std::function<bool()>& cut_short = {}) noexcept;
+  // The same for one attempt that another one follows: many restarts must not end in a long clean-up.
+  void prune_attempt(int number) noexcept;
 
  private:
   std::string temporary_;  // what prune() may remove at last

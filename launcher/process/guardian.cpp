@@ -146,7 +146,10 @@ class Guardian {
     last_signal_ = signal;
     last_sender_ = sender;
     last_time_ = now;
-    if (!again) ::kill(agent_, signal);  // its number is its own: only reap() frees it
+    if (again) return;
+    ::kill(agent_, signal);  // its number is its own: only reap() frees it
+    // An agent that somebody stopped is to hear what ends the job.
+    if (signal != SIGUSR1 && signal != SIGUSR2) ::kill(agent_, SIGCONT);
   }
 
   int finish() {

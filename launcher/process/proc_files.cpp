@@ -141,4 +141,13 @@ void visit_processes(VisitChild visit, void* context) noexcept {
   visit_numbers("/proc", [&](pid_t pid) { return visit(context, pid); });
 }
 
+bool proc_is_ours() noexcept {
+  char text[16] = {};
+  const auto size = ::readlink("/proc/self", text, sizeof text - 1);
+  if (size <= 0) return false;
+  pid_t number = 0;
+  for (ssize_t i = 0; i < size; ++i) number = number * 10 + (text[i] - '0');
+  return number == ::getpid();
+}
+
 }  // namespace dtrun::launcher

@@ -20,4 +20,8 @@ void visit_children(pid_t pid, VisitChild visit, void* context) noexcept;
 // The same for every process of the machine.
 void visit_processes(VisitChild visit, void* context) noexcept;
 
+// Whether /proc is there and shows this process under its own number: it is not in a new pid namespace without a new
+// /proc, where other processes would be taken for our children.
+bool proc_is_ours() noexcept;
+
 }  // namespace dtrun::launcher

@@ -92,8 +92,9 @@ Lines head_lines(const RunReport& report) {
     lines.push_back(fmt::format("  waited for: rank {}, pid {}: {}; look there first", waited->rank, waited->pid,
                                 shown(waited->state)));
   }
-  auto when = fmt::format("  time:       {}, attempt {} of {}", local_time(root.time), root.attempt + 1,
-                          report.max_restarts + 1);
+  auto when = fmt::format("  time:       {}, attempt {}", local_time(root.time), root.attempt + 1);
+  // With --max-no-progress-restarts there may be more than --max-restarts allows.
+  if (root.attempt <= report.max_restarts) when += fmt::format(" of {}", report.max_restarts + 1);
   if (report.world_size > 1)
     when += fmt::format(", local rank {} of {} ranks in all", root.local_rank, report.world_size);
   lines.push_back(std::move(when));
@@ -195,14 +196,15 @@ std::string next_step(const RunReport& report) {
                        root.error.present ? "error files are" : "what was kept is", shown(report.log_directory));
   }
   const bool usage = root.status.signal == 0 && root.status.code == kExitUsage;
-  if (usage) {
-    text += "; exit code 2 means bad arguments: a restart does not help";
+  if (usage && report.restarts_used == 0) {
+    text += "; exit code 2 mostly means bad arguments, which a restart does not help";
   } else if (!report.no_restart.empty()) {
     text += "; no restart: " + report.no_restart;
   } else if (report.max_restarts == 0) {
     text += "; --max-restarts N tries again";
   } else if (report.restarts_used >= report.max_restarts) {
-    text += fmt::format("; all {} restarts are used up", report.max_restarts);
+    text += report.max_restarts == 1 ? "; the one restart is used up"
+                                     : fmt::format("; all {} restarts are used up", report.max_restarts);
   }
   return text;
 }

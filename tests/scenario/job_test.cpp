@@ -72,7 +72,7 @@ TEST_CASE("restarts count up to the limit, with a fresh place for every attempt"
   CHECK(seen["TORCHELASTIC_MAX_RESTARTS=2"] == 3);
   Job never(dtrun_argv({"--nproc-per-node=1", "--max-restarts=1", "--log-prefix="}, commands));
   CHECK(never.wait(10s) == ExitStatus{.code = 3});
-  CHECK_THAT(never.error(), Catch::Contains("attempt 2 of 2") && Catch::Contains("all 1 restarts are used up"));
+  CHECK_THAT(never.error(), Catch::Contains("attempt 2 of 2") && Catch::Contains("the one restart is used up"));
 }
 
 TEST_CASE("a hundred restarts leave no descriptor and no zombie") {
