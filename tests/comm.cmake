@@ -8,6 +8,6 @@ dtrun_test(test_comm integration
           integration/worker_runtime/comm/tcp_store_test.cpp
   DEPS worker_runtime/comm rendezvous/client rendezvous/server LINK fmt::fmt-header-only TIMEOUT 120)
 
-# The measuring program of scripts/bench/comm/compare.py; built on demand.
-add_executable(bench_comm EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/scripts/bench/comm/bench_comm.cpp)
+# The measuring program of scripts/bench/comm/compare.py.
+add_executable(bench_comm ${CMAKE_SOURCE_DIR}/scripts/bench/comm/bench_comm.cpp)
 target_link_libraries(bench_comm PRIVATE dtrun_worker_runtime_comm fmt::fmt-header-only)

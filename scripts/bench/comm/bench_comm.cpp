@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tests/support/directory_store.hpp"
+#include "tests/support/files.hpp"
 #include "worker_runtime/comm/benchmark.hpp"
 
 using namespace dtrun;
@@ -104,7 +105,7 @@ int run_rank(const Arguments& arguments, const std::filesystem::path& directory,
 int main(int argc, char* argv[]) {
   try {
     const Arguments arguments = parse(argc, argv);
-    const test::TemporaryDirectory directory;
+    const tests::TempDirectory directory;
     std::vector<pid_t> children;
     for (int rank = 1; rank < arguments.ranks; ++rank) {
       const pid_t pid = ::fork();
