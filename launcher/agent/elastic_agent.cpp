@@ -262,8 +262,7 @@ class ElasticAgent::Impl {
       report_.exit_code = kExitInfrastructure;
       report_.outcome = Outcome::infrastructure;
     }
-    if (directory_.prune(report_.exit_code == 0, [&] { return told_to_hurry(); }))
-      report_.log_directory = directory_.path();
+    if (directory_.prune(report_.exit_code == 0)) report_.log_directory = directory_.path();
   }
 
   AttemptView view() const { return {workers_, hub_, directory_, memory_, report_.host, state_.attempt}; }

@@ -50,26 +50,20 @@ void make_with_parents(const std::string& path) {
   make(path);
 }
 
-// What goes besides empty directories, progress files and logs without a line, and who may cut it short.
-struct Pruning {
-  bool error_files = false;
-  const std::function<bool()>& cut_short;
-};
-
-// Bottom-up. True when something is left.
-bool prune_below(const fs::path& directory, const Pruning& pruning) {
-  if (pruning.cut_short && pruning.cut_short()) return true;
+// Removes empty directories, progress files and logs without a line bottom-up, and error files when asked. True when
+// something is left.
+bool prune_below(const fs::path& directory, bool error_files) {
   if (::rmdir(directory.c_str()) == 0) return false;  // nearly all are empty: 256 ranks cost 256 calls
   std::error_code error;
   bool left = false;
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
     if (it->is_directory(ignored) && !it->is_symlink(ignored)) {
-      left = prune_below(it->path(), pruning) || left;
+      left = prune_below(it->path(), error_files) || left;
     } else {
       const auto name = it->path().filename();
       const bool empty = it->is_regular_file(ignored) && it->file_size(ignored) == 0;
-      const bool ours = empty || name == kProgressFileName || (pruning.error_files && name == "error.json");
+      const bool ours = empty || name == kProgressFileName || (error_files && name == "error.json");
       if (!ours || !fs::remove(it->path(), ignored)) left = true;
     }
   }
@@ -141,15 +135,15 @@ void RunDirectory::make_attempt(int number, int workers) {
 void RunDirectory::prune_attempt(int number) noexcept {
   if (temporary_.empty()) return;
   try {
-    prune_below(attempt(number), {false, {}});
+    prune_below(attempt(number), false);
   } catch (...) {  // out of memory: leave it
   }
 }
 
-bool RunDirectory::prune(bool success, const std::function<bool()>& cut_short) noexcept {
+bool RunDirectory::prune(bool success) noexcept {
   if (temporary_.empty()) return exists();
   try {
-    const bool left = prune_below(temporary_, {success, cut_short});
+    const bool left = prune_below(temporary_, success);
     if (!left) temporary_.clear(), run_.clear(), note_temporary_directory({});
     return left;
   } catch (...) {

@@ -1,7 +1,6 @@
 // Where the files of one run lie: <base>/<run id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -36,7 +35,7 @@ class RunDirectory {
 
   // Progress files go; after a success also the error files of attempts that were made good. True when files are left
   // under path().
-  bool prune(bool success, const std::function<bool()>& cut_short = {}) noexcept;
+  bool prune(bool success) noexcept;
   // The same for one attempt that another one follows: many restarts must not end in a long clean-up.
   void prune_attempt(int number) noexcept;
 

@@ -124,6 +124,7 @@ bool has_children(std::span<const pid_t> spare) noexcept {
 }
 
 int signal_descendants(int signal, std::span<const pid_t> spare) noexcept {
+  if (!proc_is_ours()) return 0;  // the numbers in there are somebody else's
   int count = 0;
   Walk walk{::getpid(), -1, 0, signal, spare, &count};
   visit_children(walk.parent, visit_descendant, &walk);

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "tests/catch.hpp"
 #include "tests/scenario/dtrun_job.hpp"
@@ -72,4 +73,16 @@ TEST_CASE("NO_COLOR and a dumb terminal get prefixes without colours") {
     CHECK_THAT(job.out(), Catch::Contains("[rank0]") && Catch::Contains("hello"));
     CHECK((job.out().find("\x1b[") != std::string::npos) == colors);
   }
+}
+
+TEST_CASE("a report names only a directory that is still there, also when the workers had to be killed") {
+  const TempDirectory temporary, directory;
+  Job job(dtrun_argv({"--nproc-per-node=1", "--grace-period=0.2", "--report=" + directory.file("report")},
+                     {"ignore=TERM", "print=ready", "forever"}),
+          {.environment = {"TMPDIR=" + temporary.path().string()}});
+  REQUIRE(eventually([&] { return job.out().find("ready") != std::string::npos; }));
+  job.signal(SIGTERM);
+  CHECK(job.wait(5s) == ExitStatus{.code = 143});
+  CHECK(temporary.entries() == 0);
+  CHECK(nlohmann::json::parse(directory.read("report"))["log_directory"] == "");
 }
