@@ -21,7 +21,7 @@ FrameStream::FrameStream(asio::ip::tcp::socket socket) : socket_(std::move(socke
 }
 
 void FrameStream::start(Listener listener) {
-  listener_ = std::move(listener);
+  listener_ = std::make_shared<const Listener>(std::move(listener));
   read();
 }
 
@@ -36,11 +36,12 @@ void FrameStream::read() {
 }
 
 void FrameStream::take(std::string_view bytes) {
+  const auto listener = listener_;
   try {
     while (open_ && !finishing_) {
       const auto message = splitter_.next(bytes);
       if (!message) return;
-      listener_.message(*message);
+      listener->message(*message);
     }
   } catch (const MessageError& error) {
     end(error.what());
@@ -69,7 +70,7 @@ void FrameStream::write() {
 void FrameStream::finish() {
   if (!open_ || finishing_) return;
   finishing_ = true;
-  listener_ = {};
+  listener_.reset();
   if (sending_.empty()) return close();
   farewell_.expires_after(kFarewell);
   farewell_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
@@ -84,14 +85,14 @@ void FrameStream::close() {
   socket_.shutdown(asio::ip::tcp::socket::shutdown_both, ignored);
   socket_.close(ignored);
   farewell_.cancel();
-  listener_ = {};
+  listener_.reset();
 }
 
 void FrameStream::end(const std::string& why) {
   if (!open_) return;
-  const auto ended = std::move(listener_.ended);
+  const auto listener = listener_;
   close();
-  if (ended) ended(why);
+  if (listener) listener->ended(why);
 }
 
 }  // namespace dtrun::rendezvous

@@ -38,7 +38,7 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
 
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer farewell_;
-  Listener listener_;
+  std::shared_ptr<const Listener> listener_;  // shared with the call in progress, which may end this stream
   MessageSplitter splitter_;
   std::array<char, 4096> input_{};
   std::string waiting_, sending_;
