@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "launcher/cli/help.hpp"
 #include "launcher/cli/options.hpp"
+#include "launcher/config/batch_system.hpp"
 #include "launcher/config/grammar.hpp"
 #include "rendezvous/base/error.hpp"
 
@@ -200,6 +202,22 @@ void apply_defaults_outside_the_table(CommandLine& line, const EnvironmentLookup
   }
 }
 
+// What the batch system knows takes the place of defaults.
+void apply_batch_system(CommandLine& line, const std::function<bool(std::string_view)>& given,
+                        const EnvironmentLookup& environment) {
+  auto batch = batch_values(line.config, given, environment);
+  for (const auto& value : batch.values) {
+    const Option* option = find_option(value.option);
+    option->apply(line.config, OptionValue{value.text, value.source, line.warnings});
+    for (auto& setting : line.settings) {
+      if (std::string_view(setting.option).substr(2) != value.option) continue;
+      setting.value = value.text;
+      setting.source = value.source;
+    }
+  }
+  line.warnings.insert(line.warnings.end(), batch.warnings.begin(), batch.warnings.end());
+}
+
 Setting setting_of(const Option& option, const std::optional<Given>& given, const EnvironmentLookup& environment) {
   Setting setting{fmt::format("--{}", option.name), std::string(option.initial),
                   option.initial.empty() ? "" : "default"};
@@ -232,6 +250,7 @@ CommandLine parse_command_line(std::span<const std::string> arguments, const Env
   line.config.program = std::move(scanner.program);
   line.config.arguments = std::move(scanner.rest);
   bool module = false, no_python = false;
+  std::set<std::string_view> given_names;
   for (const auto& option : option_table()) {
     if (option.apply == nullptr) continue;
     const auto found = scanner.given().find(&option);
@@ -239,11 +258,14 @@ CommandLine parse_command_line(std::span<const std::string> arguments, const Env
         found != scanner.given().end() ? std::optional(found->second) : from_environment(option, environment);
     if (line.action == Action::explain) line.settings.push_back(setting_of(option, given, environment));
     if (!given) continue;
+    given_names.insert(option.name);
     option.apply(line.config, OptionValue{given->text, given->label, line.warnings});
     module = module || (option.name == "module" && given->text == "1");
     no_python = no_python || (option.name == "no-python" && given->text == "1");
   }
   if (module && no_python) refuse("--module and --no-python contradict each other: give one of them");
+  apply_batch_system(
+      line, [&](std::string_view name) { return given_names.contains(name); }, environment);
   apply_defaults_outside_the_table(line, environment);
   validate(line.config);
   static_cast<void>(single_node_store(line.config));

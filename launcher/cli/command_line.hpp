@@ -4,12 +4,11 @@
 // starts and ends.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "launcher/config/environment_lookup.hpp"
 #include "launcher/config/launch_config.hpp"
 
 namespace dtrun::launcher {
@@ -18,7 +17,7 @@ namespace dtrun::launcher {
 struct Setting {
   std::string option;  // "--max-restarts"
   std::string value;
-  std::string source;  // "command line", a variable's name, "default"; empty: not set at all
+  std::string source;  // "command line", a variable's name (PET_..., SLURM_...), "default"; empty: not set at all
 };
 
 struct CommandLine {
@@ -29,8 +28,6 @@ struct CommandLine {
   std::vector<std::string> warnings;  // one line each
   std::vector<Setting> settings;      // every option, in the table's order; only for explain
 };
-
-using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
 // `arguments` without argv[0]. Throws UsageError: one line that names the option and, for a misspelt one, the likely
 // meaning.
