@@ -48,7 +48,7 @@ void MembershipClient::carry_out(const MemberEffect& effect) {
   } else if (const auto* start = std::get_if<StartWorkers>(&effect)) {
     later([this, order = *start] { orders_.start_workers(order.place, order.start); });
   } else if (const auto* stop = std::get_if<StopWorkers>(&effect)) {
-    later([this, order = *stop] { orders_.stop_workers(order.epoch, order.polite, order.why); });
+    later([this, order = *stop] { orders_.stop_workers(order); });
   } else if (const auto* waiting = std::get_if<ShowWaiting>(&effect)) {
     later([this, shown = waiting->waiting] { orders_.waiting(shown); });
   } else if (std::holds_alternative<Reconnect>(effect)) {

@@ -15,9 +15,9 @@ namespace dtrun::rendezvous {
 // What the agent has to do, and reports when it is done. Called on the agent's thread, never from inside a call of
 // MembershipClient that the agent makes.
 struct MembershipOrders {
-  std::function<void(Epoch)> open_store;                                         // then store_opened()
-  std::function<void(const Assignment&, const Start&)> start_workers;            // then workers_ended()
-  std::function<void(Epoch, bool polite, const std::string& why)> stop_workers;  // then workers_gone()
+  std::function<void(Epoch)> open_store;                               // then store_opened()
+  std::function<void(const Assignment&, const Start&)> start_workers;  // then workers_ended()
+  std::function<void(const StopWorkers&)> stop_workers;  // then workers_gone(); it may come again, less patient
   std::function<void(const Waiting&)> waiting;
   std::function<void(const Verdict&)> exit;  // the last call
 };
@@ -30,11 +30,16 @@ class MembershipClient {
                    std::chrono::milliseconds join_budget, MembershipOrders orders);
 
   void join();
-  void store_opened(Epoch epoch, std::uint16_t port) { step(StoreOpened{epoch, port}); }
+  // `host`: where the others reach it, when that is not the local address of this connection.
+  void store_opened(Epoch epoch, std::uint16_t port, std::string host = {}) {
+    step(StoreOpened{epoch, port, std::move(host)});
+  }
   void workers_ended(Report report) { step(WorkersEnded{std::move(report)}); }
   void workers_gone(Epoch epoch) { step(WorkersGone{epoch}); }
   void progress(std::uint64_t finished) { step(Progress{finished}); }
   void leave(Verdict verdict) { step(LeaveWanted{std::move(verdict)}); }
+  // Of the connection, or the last one: where the coordinator's machine reaches this one.
+  std::string local_address() const { return link_.local_address(); }
   // Why there is no connection, while there is none.
   const std::string& problem() const { return link_.problem(); }
 

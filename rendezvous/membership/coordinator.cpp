@@ -9,7 +9,11 @@ namespace dtrun::rendezvous {
 using std::chrono::milliseconds;
 
 Coordinator::Coordinator(JobRules rules, Time now)
-    : rules_(std::move(rules)), now_(now), phase_since_(now), status_at_(now + rules_.status) {}
+    : rules_(std::move(rules)),
+      budget_{rules_.max_restarts, rules_.max_no_progress_restarts},
+      now_(now),
+      phase_since_(now),
+      status_at_(now + rules_.status) {}
 
 CoordinatorEffects Coordinator::step(const CoordinatorEvent& event, Time now) {
   now_ = std::max(now_, now);
@@ -129,7 +133,10 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Heartbeat& heartbea
 void Coordinator::hear(std::uint64_t id, Agent& agent, const Ready& ready) {
   if (phase_ != RoundPhase::assigning || ready.epoch != epoch_ || !is_member(id)) return;
   agent.ready = true;
-  if (id == members_.front()) store_port_ = ready.store_port;
+  if (id == members_.front()) {
+    store_host_ = ready.store_host.empty() ? agent.hello.address : ready.store_host;
+    store_port_ = ready.store_port;
+  }
   start_when_ready();
 }
 
@@ -142,10 +149,16 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Report& report) {
     if (all) finish({});
     return;
   }
-  if (!report.retry || restarts_ >= rules_.max_restarts) return finish(report.verdict);
-  ++restarts_;
-  stop_round(
-      fmt::format("{} on {}; restart {} of {}", report.verdict.text, agent.hello.node, restarts_, rules_.max_restarts));
+  const auto no_restart = budget_.judge(report.step, report.out_of_memory);
+  if (!report.retry || no_restart != NoRestart::none) {
+    auto verdict = report.verdict;
+    if (report.retry) verdict.no_restart = budget_.text(no_restart);
+    return finish(std::move(verdict));
+  }
+  budget_.restart();
+  auto which = fmt::format("restart {}", budget_.restarts);
+  if (!budget_.max_no_progress) which += fmt::format(" of {}", budget_.max_restarts);
+  stop_round(fmt::format("{}; {} follows", report.verdict.text, which));
 }
 
 void Coordinator::hear(std::uint64_t id, Agent& agent, const Stopped& stopped) {

@@ -13,6 +13,7 @@
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/membership/job_rules.hpp"
 #include "rendezvous/membership/messages.hpp"
+#include "rendezvous/membership/restart_budget.hpp"
 
 namespace dtrun::rendezvous {
 
@@ -68,7 +69,7 @@ class Coordinator {
   RoundPhase phase() const { return phase_; }
   bool over() const { return phase_ == RoundPhase::over; }
   Epoch epoch() const { return epoch_; }
-  int restarts() const { return restarts_; }
+  int restarts() const { return budget_.restarts; }
   // Valid from `ending` on.
   const Verdict& verdict() const { return verdict_; }
   std::size_t nodes_here() const;
@@ -124,11 +125,12 @@ class Coordinator {
   JobRules rules_;
   RoundPhase phase_ = RoundPhase::gathering;
   Epoch epoch_ = 0;
-  int restarts_ = 0;
+  RestartBudget budget_;
   Verdict verdict_;
   Agents agents_;                       // every connection
   std::vector<std::uint64_t> members_;  // of the round, in the order of their ranks; kept while the next one gathers
-  std::uint16_t store_port_ = 0;        // of the round, from its first member
+  std::string store_host_;              // of the round, from its first member
+  std::uint16_t store_port_ = 0;
   Time now_;
   Time phase_since_;
   std::optional<Time> enough_since_;  // min_nodes were reached after having been missed

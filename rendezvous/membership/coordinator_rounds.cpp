@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "rendezvous/membership/coordinator.hpp"
 #include "rendezvous/membership/rank_order.hpp"
@@ -44,12 +46,18 @@ void Coordinator::form() {
   ++epoch_;
   phase_ = RoundPhase::assigning;
   phase_since_ = now_;
+  store_host_.clear();
   store_port_ = 0;
   int world = 0;
-  for (const auto id : members_) world += agents_.at(id).hello.slots;
+  std::map<std::string, int> role_sizes, role_ranks;
+  for (const auto id : members_) {
+    const auto& hello = agents_.at(id).hello;
+    world += hello.slots;
+    role_sizes[hello.role] += hello.slots;
+  }
   Assignment place;
   place.epoch = epoch_;
-  place.restart_count = restarts_;
+  place.restart_count = budget_.restarts;
   place.group_world_size = static_cast<int>(members_.size());
   place.world_size = world;
   for (const auto id : members_) {
@@ -57,6 +65,8 @@ void Coordinator::form() {
     agent.ready = agent.succeeded = agent.stopped = false;
     place.slots = agent.hello.slots;
     place.open_store = place.group_rank == 0;
+    place.first_role_rank = std::exchange(role_ranks[agent.hello.role], role_ranks[agent.hello.role] + place.slots);
+    place.role_world_size = role_sizes[agent.hello.role];
     send(id, place);
     ++place.group_rank;
     place.first_rank += place.slots;
@@ -69,7 +79,7 @@ void Coordinator::start_when_ready() {
   if (!all) return;
   phase_ = RoundPhase::running;
   phase_since_ = now_;
-  send_members(Start{epoch_, agents_.at(members_.front()).hello.address, store_port_});
+  send_members(Start{epoch_, store_host_, store_port_});
 }
 
 void Coordinator::stop_round(const std::string& why) {

@@ -19,9 +19,9 @@ std::int64_t distance(Clock::time_point at, Clock::time_point now) {
 }  // namespace
 
 std::string Coordinator::fingerprint(Time now) const {
-  auto text =
-      fmt::format("{} {} {} {} {} {} {} {} ", static_cast<int>(phase_), epoch_, restarts_, verdict_.exit_code,
-                  store_port_, was_short_, distance(phase_since_, now), distance(std::max(not_before_, now), now));
+  auto text = fmt::format("{} {} {} {} {} {} {} {} {} ", static_cast<int>(phase_), epoch_, budget_.restarts,
+                          budget_.without_progress, verdict_.exit_code, store_port_, was_short_,
+                          distance(phase_since_, now), distance(std::max(not_before_, now), now));
   if (phase_ == RoundPhase::gathering)
     text += fmt::format("{} {} ", enough_since_ ? distance(*enough_since_, now) : 1, distance(status_at_, now));
   for (const auto id : members_) text += fmt::format("m{} ", id);

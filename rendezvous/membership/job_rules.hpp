@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 namespace dtrun::rendezvous {
@@ -11,6 +12,7 @@ struct JobRules {
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;  // of the whole job, after failures of workers; rounds for other reasons are free
+  std::optional<int> max_no_progress_restarts;  // see restart_budget.hpp
   // A node that joins a running job below max_nodes starts a new round with it, else it waits for the next one.
   bool join_restarts = true;
 

@@ -46,7 +46,7 @@ void Member::take(const ConnectionLost& lost) {
 }
 
 void Member::take(const StoreOpened& opened) {
-  if (offered_ && opened.epoch == place_.epoch) say(Ready{opened.epoch, opened.port});
+  if (offered_ && opened.epoch == place_.epoch) say(Ready{opened.epoch, opened.port, opened.host});
 }
 
 void Member::take(const WorkersEnded& ended) {
@@ -70,7 +70,7 @@ void Member::take(const LeaveWanted& leave) {
   reconnect_ = false;
   offered_ = false;
   verdict_ = leave.verdict;
-  stop_workers(true, leave.verdict.text);
+  stop_workers(true, leave.verdict.text, true);
 }
 
 void Member::hear(const Welcome& welcome) {
@@ -91,7 +91,7 @@ void Member::hear(const Assignment& assignment) {
   if (assignment.open_store) {
     effects_.push_back(OpenStore{assignment.epoch});
   } else {
-    say(Ready{assignment.epoch, 0});
+    say(Ready{assignment.epoch, 0, ""});
   }
 }
 
@@ -131,7 +131,7 @@ void Member::hear(const Finished& finished) {
   if (verdict_) return;
   verdict_ = finished.verdict;
   offered_ = false;
-  stop_workers(true, finished.verdict.text);
+  stop_workers(true, finished.verdict.text, true);
 }
 
 void Member::beat() {
@@ -140,11 +140,11 @@ void Member::beat() {
   say(Heartbeat{beat_, workers_ == Workers::none ? 0 : place_.epoch, progress_});
 }
 
-void Member::stop_workers(bool polite, const std::string& why) {
+void Member::stop_workers(bool polite, const std::string& why, bool job_over) {
   if (workers_ == Workers::none || (workers_ == Workers::stopping && (polite || hard_stop_))) return;
   workers_ = Workers::stopping;
   hard_stop_ = !polite;
-  effects_.push_back(StopWorkers{place_.epoch, polite, why});
+  effects_.push_back(StopWorkers{place_.epoch, polite, why, job_over});
 }
 
 // The coordinator does not know us any more, or soon will not: no process of the round may outlive that.

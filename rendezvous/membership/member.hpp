@@ -24,6 +24,7 @@ struct ConnectionLost {
 struct StoreOpened {  // after OpenStore
   Epoch epoch = 0;
   std::uint16_t port = 0;
+  std::string host = {};  // where the others reach it, when that is not this node's address
 };
 struct WorkersEnded {  // by themselves: all with success, or the first failure
   Report report;
@@ -57,6 +58,7 @@ struct StopWorkers {
   Epoch epoch = 0;
   bool polite = true;
   std::string why;
+  bool job_over = false;  // no other round follows: they may take the longer grace period
 };
 struct Reconnect {  // the connection is given up; a new hello, as a newcomer, when one can be made
   std::string why;
@@ -116,7 +118,7 @@ class Member {
   void take(const Tick&) {}
   void look_at_clocks();
   void beat();
-  void stop_workers(bool polite, const std::string& why);
+  void stop_workers(bool polite, const std::string& why, bool job_over = false);
   void cut_off(const std::string& why, bool again);
   void exit_when_alone();
   void say(ToCoordinator message) { effects_.push_back(Say{std::move(message)}); }

@@ -22,7 +22,7 @@ constexpr std::size_t kMaxTextBytes = 4096;       // of a text that we send; bad
 template <class Archive>
 void fields(Archive& a, Hello& m) {
   a("job", m.job), a("version", m.version), a("node", m.node), a("address", m.address), a("slots", m.slots);
-  a("node_rank", m.node_rank);
+  a("node_rank", m.node_rank), a("role", m.role);
 }
 template <class Archive>
 void fields(Archive& a, Heartbeat& m) {
@@ -30,15 +30,17 @@ void fields(Archive& a, Heartbeat& m) {
 }
 template <class Archive>
 void fields(Archive& a, Ready& m) {
-  a("epoch", m.epoch), a("store_port", m.store_port);
+  a("epoch", m.epoch), a("store_host", m.store_host), a("store_port", m.store_port);
 }
 template <class Archive>
 void fields(Archive& a, Verdict& m) {
   a("exit_code", m.exit_code), a("text", m.text), a("node", m.node), a("rank", m.rank);
+  a("no_restart", m.no_restart);
 }
 template <class Archive>
 void fields(Archive& a, Report& m) {
   a("epoch", m.epoch), a("success", m.success), a("retry", m.retry), fields(a, m.verdict);
+  a("step", m.step), a("out_of_memory", m.out_of_memory);
 }
 template <class Archive>
 void fields(Archive& a, Stopped& m) {
@@ -61,6 +63,7 @@ void fields(Archive& a, Assignment& m) {
   a("epoch", m.epoch), a("restart_count", m.restart_count), a("group_rank", m.group_rank);
   a("group_world_size", m.group_world_size), a("first_rank", m.first_rank), a("slots", m.slots);
   a("world_size", m.world_size), a("open_store", m.open_store);
+  a("first_role_rank", m.first_role_rank), a("role_world_size", m.role_world_size);
 }
 template <class Archive>
 void fields(Archive& a, Start& m) {

@@ -35,6 +35,7 @@ struct Hello {
   std::string address;  // where its workers can be reached
   int slots = 1;        // workers it will run
   std::optional<int> node_rank;
+  std::string role = "default";  // ranks are also counted within each role
   bool operator==(const Hello&) const = default;
 };
 
@@ -47,7 +48,9 @@ struct Heartbeat {
 
 struct Ready {
   Epoch epoch = 0;
-  std::uint16_t store_port = 0;  // of the round's store, from the node that was told to open it
+  // The round's store, from the node that was told to open it; without a host it is at the node's address.
+  std::uint16_t store_port = 0;
+  std::string store_host = {};
   bool operator==(const Ready&) const = default;
 };
 
@@ -57,14 +60,17 @@ struct Verdict {
   std::string text;  // one line
   std::string node;  // where the cause is, may be empty
   int rank = -1;
+  std::string no_restart = {};  // why no new round follows, when it is not for their number
   bool operator==(const Verdict&) const = default;
 };
 
 struct Report {
   Epoch epoch = 0;
   bool success = false;
-  bool retry = true;  // false: a new round cannot help (the program is missing)
-  Verdict verdict;    // of a failure
+  bool retry = true;       // false: a new round cannot help (the program is missing)
+  Verdict verdict;         // of a failure
+  std::int64_t step = -1;  // finished steps of its workers when one failed; -1: they do not tell
+  bool out_of_memory = false;
   bool operator==(const Report&) const = default;
 };
 
@@ -102,6 +108,8 @@ struct Assignment {
   int slots = 1;
   int world_size = 1;
   bool open_store = false;  // this node hosts the store of the round
+  int first_role_rank = 0;  // the same within the node's role
+  int role_world_size = 1;
   bool operator==(const Assignment&) const = default;
 };
 

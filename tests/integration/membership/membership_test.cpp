@@ -104,9 +104,9 @@ Agent::Agent(Job& owner, std::size_t number, const std::string& name)
                    started.push_back(place);
                    stores.push_back(start.store_host + ":" + std::to_string(start.store_port));
                  },
-                 [this](Epoch epoch, bool, const std::string&) {
+                 [this](const StopWorkers& stop) {
                    running.reset();
-                   client.workers_gone(epoch);
+                   client.workers_gone(stop.epoch);
                  },
                  [](const Waiting&) {}, [this](const Verdict& end) { verdict = end; }}) {}
 

@@ -85,8 +85,8 @@ TEST_CASE("a fixed job starts when its nodes are here, and everybody is told the
   table.hello(2, {}, "job", 1);
   const auto first = table.told<Assignment>(1), second = table.told<Assignment>(2);
   REQUIRE((first && second));
-  CHECK(*first == Assignment{1, 0, 0, 2, 0, 3, 4, true});
-  CHECK(*second == Assignment{1, 0, 1, 2, 3, 1, 4, false});
+  CHECK(*first == Assignment{1, 0, 0, 2, 0, 3, 4, true, 0, 4});
+  CHECK(*second == Assignment{1, 0, 1, 2, 3, 1, 4, false, 3, 4});
   table.ready({2});
   CHECK_FALSE(table.told<Start>(2));
   table.ready({1});
@@ -266,4 +266,44 @@ TEST_CASE("a node that joins a running job starts a round with it, unless it was
     table.hello(2);
     CHECK(table.told<Stop>(1).has_value() == restarts);
   }
+}
+
+TEST_CASE("restarts without progress have a limit of their own, for the whole job", "[membership]") {
+  auto allowed = rules(1, 1);
+  allowed.max_no_progress_restarts = 2;
+  Table table(allowed);
+  table.hello(1);
+  Epoch epoch = 0;
+  const auto fail = [&](std::int64_t step) {
+    table.ready({1});
+    table.forget();
+    table.said(1, Report{++epoch, false, true, {1, "rank 0 failed", "node1", 0}, step});
+    table.stopped({1});
+  };
+  for (const int step : {10, 20, 20, 20}) fail(step);
+  REQUIRE(table.told<Finished>(1));
+  CHECK(table.told<Finished>(1)->verdict.no_restart == "2 restarts got no further than step 20");
+  CHECK(table.coordinator.restarts() == 3);
+}
+
+TEST_CASE("ranks within a role are counted over all nodes", "[membership]") {
+  Table table(rules(3, 3));
+  table.said(1, Hello{"job", kMembershipVersion, "a", "x", 2, {}, "server"});
+  table.said(2, Hello{"job", kMembershipVersion, "b", "x", 3, {}, "trainer"});
+  table.said(3, Hello{"job", kMembershipVersion, "c", "x", 1, {}, "server"});
+  const auto last = table.told<Assignment>(3);
+  REQUIRE(last);
+  CHECK(last->first_rank == 5);
+  CHECK(last->first_role_rank == 2);
+  CHECK(last->role_world_size == 3);
+  CHECK(table.told<Assignment>(2)->role_world_size == 3);
+}
+
+TEST_CASE("the store of a round is where the node that opened it says", "[membership]") {
+  Table table(rules(2, 2));
+  table.hello(1);
+  table.hello(2);
+  table.said(1, Ready{1, 4001, "192.0.2.7"});
+  table.said(2, Ready{1, 0, ""});
+  CHECK(table.told<Start>(2) == Start{1, "192.0.2.7", 4001});
 }

@@ -9,17 +9,18 @@ namespace {
 
 std::string body(const std::string& frame) { return frame.substr(4); }
 
-const std::vector<ToCoordinator> kUp = {Hello{"job", 1, "node7", "10.0.0.7", 8, 3},
-                                        Hello{"job", 1, "n", "::1", 1, {}},
-                                        Heartbeat{~std::uint64_t{0}, 4, 100},
-                                        Ready{2, 65535},
-                                        Report{3, true, true, {}},
-                                        Report{3, false, false, {127, "no \"such\" program \xc3\xa4", "n", -1}},
-                                        Stopped{9},
-                                        Leave{"SIGTERM"}};
+const std::vector<ToCoordinator> kUp = {
+    Hello{"job", 1, "node7", "10.0.0.7", 8, 3, "trainer"},
+    Hello{"job", 1, "n", "::1", 1, {}},
+    Heartbeat{~std::uint64_t{0}, 4, 100},
+    Ready{2, 65535, "10.0.0.9"},
+    Report{3, true, true, {}},
+    Report{3, false, false, {127, "no \"such\" program \xc3\xa4", "n", -1, "why not"}, 400, true},
+    Stopped{9},
+    Leave{"SIGTERM"}};
 const std::vector<ToAgent> kDown = {Welcome{5, 1000, 5000},
                                     Refuse{"why", true},
-                                    Assignment{1, 2, 3, 4, 5, 6, 7, true},
+                                    Assignment{1, 2, 3, 4, 5, 6, 7, true, 8, 9},
                                     Start{1, "10.0.0.1", 4001},
                                     Stop{1, "because"},
                                     HeartbeatAnswer{77},

@@ -1,0 +1,41 @@
+#include "rendezvous/membership/restart_budget.hpp"
+
+#include <fmt/format.h>
+
+namespace dtrun::rendezvous {
+
+NoRestart RestartBudget::left() const {
+  const auto by_number = restarts < max_restarts ? NoRestart::none : NoRestart::used_up;
+  if (!max_no_progress) return by_number;
+  const bool reports = best_step >= 0;
+  if (!reports && max_restarts > 0) return by_number;
+  return without_progress < *max_no_progress ? NoRestart::none : NoRestart::no_progress;
+}
+
+NoRestart RestartBudget::judge(std::int64_t step, bool out_of_memory) {
+  if (step > best_step) {
+    best_step = step;
+    without_progress = 0;
+  }
+  // The same step needs the same memory: what failed there twice fails there again.
+  const bool again = out_of_memory && step >= 0 && step <= memory_step;
+  memory_step = out_of_memory ? step : -1;
+  const auto result = left();
+  return result == NoRestart::none && again ? NoRestart::out_of_memory_again : result;
+}
+
+std::string RestartBudget::text(NoRestart why) const {
+  switch (why) {
+    case NoRestart::no_progress:
+      return best_step < 0 ? fmt::format("{} restarts without progress are used up", without_progress)
+                           : fmt::format("{} restarts got no further than step {}", without_progress, best_step);
+    case NoRestart::out_of_memory_again:
+      return fmt::format("out of memory at step {} again, it needs less memory or a higher limit", memory_step);
+    case NoRestart::none:
+    case NoRestart::used_up:
+      break;
+  }
+  return {};
+}
+
+}  // namespace dtrun::rendezvous
