@@ -21,6 +21,14 @@ namespace {
 
 // A server that accepts and stays mute for so long is asked again over a new connection.
 constexpr auto kHelloTime = std::chrono::seconds(30);
+// An address that does not answer costs so much of the budget, then it is the next one's turn. A name server gets more:
+// it is asked on a thread of its own, which cannot be called back.
+constexpr auto kConnectTime = std::chrono::seconds(5);
+constexpr auto kResolveTime = std::chrono::seconds(30);
+
+Deadline at_most(Clock::duration time, Deadline deadline) {
+  return Deadline(std::min(deadline.at(), Deadline::after(time).at()));
+}
 
 // Pauses grow from 20 ms by half each time up to 2 s, each +-50 %: quick on one machine, gentle when thousands come at
 // once.
@@ -111,20 +119,20 @@ std::string Connection::try_hello(int fd, Deadline deadline) {
   return {};
 }
 
-void Connection::connect_until(Deadline deadline) {
+void Connection::connect_until(Deadline deadline, const ConnectWatch& watch) {
   const auto begin = Clock::now();
   Backoff backoff;
   std::string why = "no time was given";
   bool in_time = false;
   while (!deadline.passed()) {
-    const auto resolved = resolve(server_.host, server_.port, deadline);
+    const auto resolved = resolve(server_.host, server_.port, at_most(kResolveTime, deadline));
     if (resolved.addresses.empty()) why = fmt::format("name not resolved: {}", resolved.failure);
     bool again = resolved.addresses.empty() && resolved.worth_retrying;
     for (const auto& address : resolved.addresses) {
-      auto attempt = open_socket(address, interrupt_.value(), deadline);
+      auto attempt = open_socket(address, interrupt_.value(), at_most(kConnectTime, deadline));
       if (attempt.error == 0 && connected_to_itself(attempt.socket.value())) attempt.error = ECONNREFUSED;
       if (attempt.error == 0) {
-        why = try_hello(attempt.socket.release(), Deadline(std::min(deadline.at(), Deadline::after(kHelloTime).at())));
+        why = try_hello(attempt.socket.release(), at_most(kHelloTime, deadline));
         broken_ = !why.empty();
         if (!broken_) return;
         again = true;
@@ -136,6 +144,7 @@ void Connection::connect_until(Deadline deadline) {
     }
     in_time = !again;
     if (!again) break;
+    if (watch && !watch(why)) fail("given up by the caller");
     const auto pause = std::min<Clock::duration>(backoff.next(), deadline.remaining());
     pollfd interrupted = {interrupt_.value(), POLLIN, 0};
     if (::poll(&interrupted, 1, Deadline::after(pause).poll_milliseconds()) > 0) fail("interrupted by the caller");

@@ -23,10 +23,10 @@ std::string error_text(int error) { return std::generic_category().message(error
 
 }  // namespace
 
-Connection::Connection(Endpoint server, Deadline deadline)
+Connection::Connection(Endpoint server, Deadline deadline, const ConnectWatch& watch)
     : server_(std::move(server)), interrupt_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!interrupt_) throw_errno("store", "eventfd");
-  connect_until(deadline);
+  connect_until(deadline, watch);
 }
 
 void Connection::fail(std::string_view why) {

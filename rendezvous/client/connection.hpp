@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -12,13 +13,16 @@
 
 namespace dtrun::rendezvous {
 
+// Asked after every try to connect that failed, with the reason; false gives up.
+using ConnectWatch = std::function<bool(const std::string& why)>;
+
 // Not thread-safe, except interrupt(). Every failure throws (TimeoutError, RendezvousError with the endpoint in the
 // text); what is half sent or half received then makes the connection useless, and broken() says so.
 class Connection {
  public:
   // Connects and says hello (VALIDATE, PING); tries again with growing pauses until the deadline when the host is not
   // there yet.
-  Connection(Endpoint server, Deadline deadline);
+  Connection(Endpoint server, Deadline deadline, const ConnectWatch& watch = {});
 
   void send(std::string_view bytes, Deadline deadline);
   // Exactly `size` bytes.
@@ -40,7 +44,7 @@ class Connection {
   std::string local_address() const;
 
  private:
-  void connect_until(Deadline deadline);
+  void connect_until(Deadline deadline, const ConnectWatch& watch);
   std::string try_hello(int fd, Deadline deadline);
   void wait_for(short events, Deadline deadline, std::string_view doing);
   std::size_t fill(Deadline deadline);

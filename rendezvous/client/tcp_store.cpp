@@ -26,8 +26,13 @@ std::string wire_key(std::string_view key) { return std::string(kUserPrefix).app
 // The connection and the right to use it: one caller at a time, and waiting for one's turn has a deadline too.
 class TcpStore::Session {
  public:
-  explicit Session(const TcpStoreOptions& chosen)
-      : options(chosen), connection(Endpoint{chosen.host, chosen.port}, Deadline::after(chosen.timeout)) {}
+  Session(const TcpStoreOptions& chosen, const ConnectWatch& watch)
+      : options(chosen), connection(Endpoint{chosen.host, chosen.port}, Deadline::after(chosen.timeout), watch) {}
+
+  std::int64_t count_in(std::int64_t delta, Deadline deadline) {
+    send(deadline, [&](RequestWriter& writer) { writer.key_number(Opcode::add, kWorkerCounter, delta); });
+    return connection.receive_integer<std::int64_t>(deadline);
+  }
 
   class Turn {
    public:
@@ -112,13 +117,13 @@ class TcpStore::Session {
   std::string request_;
 };
 
-TcpStore::TcpStore(TcpStoreOptions options) : session_(std::make_unique<Session>(options)) {
+TcpStore::TcpStore(TcpStoreOptions options, const ConnectWatch& watch)
+    : session_(std::make_unique<Session>(options, watch)) {
   set_timeout(options.timeout);
   if (!options.world_size) return;
   const auto deadline = Deadline::after(timeout());
   const Session::Turn turn(*session_, deadline);
-  session_->send(deadline, [](RequestWriter& writer) { writer.key_number(Opcode::add, kWorkerCounter, 1); });
-  session_->connection.receive_integer<std::int64_t>(deadline);
+  session_->count_in(1, deadline);
 }
 
 TcpStore::~TcpStore() = default;
@@ -239,6 +244,12 @@ std::int64_t TcpStore::queue_length(std::string_view key) {
   const Session::Turn turn(*session_, deadline);
   session_->send(deadline, [&](RequestWriter& writer) { writer.key(Opcode::queue_length, wire_key(key)); });
   return session_->connection.receive_integer<std::int64_t>(deadline);
+}
+
+std::int64_t TcpStore::workers_here() {
+  const auto deadline = Deadline::after(timeout());
+  const Session::Turn turn(*session_, deadline);
+  return session_->count_in(0, deadline);
 }
 
 std::vector<std::string> TcpStore::list_keys() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,7 +28,8 @@ struct TcpStoreOptions {
 // store is then broken for good).
 class TcpStore : public Store {
  public:
-  explicit TcpStore(TcpStoreOptions options);
+  // `watch` is asked after every try to connect that failed, with the reason; false gives up.
+  explicit TcpStore(TcpStoreOptions options, const std::function<bool(const std::string& why)>& watch = {});
   ~TcpStore() override;
 
   using Store::get;
@@ -51,6 +53,8 @@ class TcpStore : public Store {
 
   // The element in front of the queue, or nothing, without waiting.
   std::optional<std::string> queue_try_pop(std::string_view key);
+  // How many clients have counted themselves in.
+  std::int64_t workers_here();
   // A second connection to the same server.
   std::unique_ptr<TcpStore> clone() const;
   // Ends the call in progress and every later one with RendezvousError. From any thread; for tearing down.
