@@ -24,7 +24,9 @@ set_tests_properties("simulation: the explorer finds a planted mistake" PROPERTI
 dtrun_test(test_membership unit
   SOURCES unit/rendezvous/membership/rank_order_test.cpp unit/rendezvous/membership/coordinator_test.cpp
           unit/rendezvous/membership/member_test.cpp unit/rendezvous/membership/message_text_test.cpp
-  DEPS rendezvous/membership)
+          unit/rendezvous/membership/hostile_text_test.cpp
+          unit/rendezvous/coordinator/handshake_test.cpp unit/rendezvous/coordinator/job_token_test.cpp
+  DEPS rendezvous/coordinator)
 dtrun_test(test_membership_network integration
-  SOURCES integration/membership/membership_test.cpp
-  DEPS rendezvous/coordinator LINK Boost::headers)
+  SOURCES integration/membership/membership_test.cpp integration/membership/entrance_test.cpp integration/membership/link_test.cpp
+  DEPS rendezvous/coordinator rendezvous/server LINK Boost::headers)

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/coordinator/c10d_probe.hpp"
+
 namespace dtrun::rendezvous {
 namespace {
 
@@ -16,35 +18,64 @@ using asio::ip::tcp;
 
 constexpr auto kBetweenTries = std::chrono::milliseconds(250);
 constexpr auto kOneTry = std::chrono::seconds(5);
+// Together less than the silence after which a member gives up a connection.
+constexpr auto kFirstAnswer = std::chrono::seconds(3);
+constexpr auto kProbe = std::chrono::seconds(1);
+
+std::string reason(const boost::system::error_code& error) {
+  if (error == asio::error::connection_refused) return "refused";
+  if (error == asio::error::host_unreachable || error == asio::error::network_unreachable) return "no route to host";
+  // Closed by the timer: cancelled, or connected a moment before.
+  if (!error || error == asio::error::operation_aborted || error == asio::error::timed_out)
+    return "no answer (timed out)";
+  return error.message();
+}
 
 }  // namespace
 
-CoordinatorLink::CoordinatorLink(asio::io_context& io, Endpoint coordinator, Callbacks callbacks)
-    : io_(io), coordinator_(std::move(coordinator)), callbacks_(std::move(callbacks)), resolver_(io), timer_(io) {}
+CoordinatorLink::CoordinatorLink(asio::io_context& io, Endpoint coordinator, Callbacks callbacks, std::string job,
+                                 std::optional<JobToken> token)
+    : io_(io),
+      coordinator_(std::move(coordinator)),
+      callbacks_(std::move(callbacks)),
+      job_(std::move(job)),
+      token_(std::move(token)),
+      resolver_(io),
+      timer_(io) {}
 
-CoordinatorLink::~CoordinatorLink() {
-  finish();
-  if (trying_) {
-    boost::system::error_code ignored;
-    trying_->close(ignored);
-  }
-}
+CoordinatorLink::~CoordinatorLink() { finish(); }
 
 void CoordinatorLink::connect(Deadline deadline, bool give_up_when_refused) {
   finish();
+  // Somebody who closes every connection does not get the whole time again for each.
+  give_up_when_refused_ = give_up_when_refused && !mute_;
+  if (mute_) return missed(std::string(problem_));
   deadline_ = deadline;
-  give_up_when_refused_ = give_up_when_refused;
   try_once();
 }
 
 void CoordinatorLink::try_once() {
   const auto alive = std::weak_ptr(alive_);
-  resolver_.async_resolve(coordinator_.host, std::to_string(coordinator_.port), tcp::resolver::numeric_service,
-                          [this, alive](const boost::system::error_code& error, tcp::resolver::results_type found) {
-                            if (alive.expired() || error == asio::error::operation_aborted) return;
-                            if (error) return missed(error, "the name is not known");
-                            connect_to(std::move(found));
-                          });
+  const auto attempt = ++attempt_;
+  timer_.expires_at(std::min(deadline_.at(), Clock::now() + kOneTry));
+  timer_.async_wait([this, alive, attempt](const boost::system::error_code& error) {
+    if (error || alive.expired() || attempt != attempt_) return;
+    ++attempt_;
+    resolver_.cancel();
+    missed(fmt::format("the name {} is not known: no answer from a name server", coordinator_.host));
+  });
+  resolver_.async_resolve(
+      coordinator_.host, std::to_string(coordinator_.port), tcp::resolver::numeric_service,
+      [this, alive, attempt](const boost::system::error_code& error, tcp::resolver::results_type found) {
+        if (alive.expired() || attempt != attempt_) return;
+        if (error) {
+          ++attempt_;
+          return missed(
+              fmt::format("the name {} is not known{}", coordinator_.host,
+                          error == asio::error::host_not_found_try_again ? ": no answer from a name server" : ""));
+        }
+        connect_to(std::move(found));
+      });
 }
 
 void CoordinatorLink::connect_to(tcp::resolver::results_type found) {
@@ -60,9 +91,8 @@ void CoordinatorLink::connect_to(tcp::resolver::results_type found) {
                         if (alive.expired() || socket != trying_) return;
                         trying_.reset();
                         timer_.cancel();
-                        // Closed by the timer: cancelled, or connected a moment before.
                         if (error || !socket->is_open())
-                          return missed(error, error == asio::error::connection_refused ? "refused" : "no answer");
+                          return missed(reason(error), error == asio::error::connection_refused);
                         use(std::move(*socket));
                       });
 }
@@ -70,25 +100,97 @@ void CoordinatorLink::connect_to(tcp::resolver::results_type found) {
 void CoordinatorLink::use(tcp::socket socket) {
   boost::system::error_code error;
   local_address_ = socket.local_endpoint(error).address().to_string();
+  remote_ = socket.remote_endpoint(error);
   problem_.clear();
-  stream_ = std::make_shared<FrameStream>(std::move(socket));
+  heard_ = false;
+  stream_ = std::make_shared<FrameStream>(std::move(socket), token_ ? kMaxHandshakeBytes : kMaxMessageBytes);
+  stream_->start(listener());
+  timer_.expires_after(kFirstAnswer);
+  timer_.async_wait([this, alive = std::weak_ptr(alive_), stream = stream_](const boost::system::error_code& ended) {
+    if (ended || alive.expired() || stream != stream_) return;
+    find_out(Nonsense::silent, "");
+  });
+  if (!token_) return callbacks_.connected();
+  handshake_.emplace(*token_, job_, fresh_nonce());
+  stream_->send(handshake_->opening());
+}
+
+FrameStream::Listener CoordinatorLink::listener() {
   const auto alive = std::weak_ptr(alive_);
-  stream_->start({[this, alive](std::string_view message) {
-                    if (!alive.expired()) callbacks_.said(decode_to_agent(message));
-                  },
-                  [this, alive](const std::string& why) {
-                    if (alive.expired()) return;
-                    stream_.reset();
-                    callbacks_.lost(why);
-                  }});
+  return {[this, alive](std::string_view message) {
+            if (alive.expired()) return;
+            if (handshake_) return hear_handshake(message);
+            hear(message);
+          },
+          [this, alive](const std::string& why) {
+            if (!alive.expired()) ended(why);
+          }};
+}
+
+// Throws MessageError, which ends the stream.
+void CoordinatorLink::hear(std::string_view message) {
+  const auto said = decode_to_agent(message);
+  if (!std::exchange(heard_, true)) timer_.cancel();
+  ever_heard_ = true;
+  mute_ = false;
+  callbacks_.said(said);
+}
+
+void CoordinatorLink::hear_handshake(std::string_view message) {
+  const auto step = handshake_->hear(message);
+  heard_ = true;
+  if (step.state == HandshakeStep::State::refused) return fail_for_good(": " + step.why);
+  if (step.state == HandshakeStep::State::going_on) return stream_->send(step.answer);
+  handshake_.reset();
+  timer_.cancel();
+  ever_heard_ = true;
+  stream_->pass_to(listener());
   callbacks_.connected();
 }
 
-void CoordinatorLink::missed(const boost::system::error_code& error, const std::string& what) {
+void CoordinatorLink::ended(const std::string& why) {
+  stream_.reset();
+  timer_.cancel();
+  if (!heard_) return find_out(why == kConnectionEnded ? Nonsense::closed : Nonsense::garbage, why);
+  if (!handshake_) return callbacks_.lost(why);
+  handshake_.reset();
+  missed("it closed the connection in the middle of the handshake");
+}
+
+// Nothing that a coordinator says has come. Only one that was closed may be better the next time: a forwarder whose
+// target is not there yet, a coordinator with too many strangers at the door.
+void CoordinatorLink::find_out(Nonsense kind, const std::string& why) {
+  const bool member_thinks_it_is_connected = !token_;
+  finish();
+  probe_c10d_store(io_, remote_, kProbe,
+                   [this, kind, why, member_thinks_it_is_connected, alive = std::weak_ptr(alive_),
+                    attempt = attempt_](bool is_store) {
+                     if (alive.expired() || attempt != attempt_) return;
+                     if (is_store) return fail_for_good(" is a c10d store, not a dtrun coordinator");
+                     if (kind == Nonsense::silent)
+                       return fail_for_good(" does not answer: it is no dtrun coordinator, or one that hangs");
+                     if (kind == Nonsense::garbage)
+                       return fail_for_good(fmt::format(" is no dtrun coordinator: it sent {}", why));
+                     const std::string what = "it closes connections without an answer";
+                     if (!member_thinks_it_is_connected) return missed(what);
+                     mute_ = true;
+                     problem_ = what;
+                     callbacks_.lost(what);
+                   });
+}
+
+void CoordinatorLink::fail_for_good(const std::string& what) {
+  finish();
+  problem_ = what.substr(what.find_first_not_of(": "));
+  callbacks_.failed(coordinator_.to_string() + what);
+}
+
+void CoordinatorLink::missed(const std::string& what, bool refused) {
   problem_ = what;
-  const bool refused = error == asio::error::connection_refused && give_up_when_refused_;
-  if (refused || deadline_.passed(Clock::now() + kBetweenTries))
-    return callbacks_.failed(fmt::format("{}: {}", coordinator_.to_string(), what));
+  if ((refused && give_up_when_refused_) || deadline_.passed(Clock::now() + kBetweenTries)) {
+    return callbacks_.failed(fmt::format("{} {}: {}", ever_heard_ ? "the coordinator is gone," : "no coordinator at",
+                                         coordinator_.to_string(), what));
+  }
   timer_.expires_after(kBetweenTries);
   timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& ended) {
     if (!alive.expired() && !ended) try_once();
@@ -100,9 +202,14 @@ void CoordinatorLink::say(const ToCoordinator& message) {
 }
 
 void CoordinatorLink::finish() {
+  ++attempt_;
   resolver_.cancel();
   timer_.cancel();
-  trying_.reset();
+  handshake_.reset();
+  if (trying_) {
+    boost::system::error_code ignored;
+    std::exchange(trying_, nullptr)->close(ignored);
+  }
   if (stream_) std::exchange(stream_, nullptr)->finish();
 }
 

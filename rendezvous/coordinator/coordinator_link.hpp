@@ -1,4 +1,4 @@
-// An agent's way to the coordinator: finds it, connects, connects again.
+// An agent's way to the coordinator: finds it, connects, proves the job's token, connects again.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -6,25 +6,31 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/endpoint.hpp"
 #include "rendezvous/coordinator/frame_stream.hpp"
+#include "rendezvous/coordinator/handshake.hpp"
 
 namespace dtrun::rendezvous {
 
-// Owner: MembershipClient, one thread. Names are resolved off the event loop, again for every try.
+// Owner: MembershipClient, one thread. Names are resolved off the event loop, again for every try. Whoever answers and
+// is no coordinator of this job is a failure at once, with what it is instead.
 class CoordinatorLink {
  public:
   struct Callbacks {
-    std::function<void()> connected;
+    std::function<void()> connected;  // with a token: both sides have proved that they know it
     std::function<void(const ToAgent& message)> said;
     std::function<void(const std::string& why)> lost;  // of a connection that was made
-    // No connection in time; or `refused`, where the caller said that it wants to hear of that at once.
+    // No connection in time, none that is of use; or `refused`, where the caller said that it wants to hear of that at
+    // once. A whole sentence that names the endpoint.
     std::function<void(const std::string& why)> failed;
   };
-  CoordinatorLink(boost::asio::io_context& io, Endpoint coordinator, Callbacks callbacks);
+  // The job is what a token is proved for.
+  CoordinatorLink(boost::asio::io_context& io, Endpoint coordinator, Callbacks callbacks, std::string job = {},
+                  std::optional<JobToken> token = {});
   ~CoordinatorLink();
 
   // Tries until the deadline, four times a second. `give_up_when_refused`: nobody listens there, so nobody will.
@@ -33,24 +39,41 @@ class CoordinatorLink {
   void finish();  // what was said goes out, then the connection is closed
   // Of this end of the connection: where the coordinator's machine reaches us.
   std::string local_address() const { return local_address_; }
-  // What kept the last try from succeeding: "name not known", "refused", "no answer".
+  // What kept the last try from succeeding, such as "refused", "no route to host", "no answer (timed out)", "the name X
+  // is not known".
   const std::string& problem() const { return problem_; }
 
  private:
+  enum class Nonsense { closed, silent, garbage };
+
   void try_once();
   void connect_to(boost::asio::ip::tcp::resolver::results_type found);
   void use(boost::asio::ip::tcp::socket socket);
-  void missed(const boost::system::error_code& error, const std::string& what);
+  FrameStream::Listener listener();
+  void hear(std::string_view message);
+  void hear_handshake(std::string_view message);
+  void ended(const std::string& why);
+  void find_out(Nonsense kind, const std::string& why);
+  void missed(const std::string& what, bool refused = false);
+  void fail_for_good(const std::string& what);
 
   boost::asio::io_context& io_;
   const Endpoint coordinator_;
   Callbacks callbacks_;
+  const std::string job_;
+  const std::optional<JobToken> token_;
   boost::asio::ip::tcp::resolver resolver_;
   boost::asio::steady_timer timer_;
   std::shared_ptr<boost::asio::ip::tcp::socket> trying_;
   std::shared_ptr<FrameStream> stream_;
+  std::optional<AgentHandshake> handshake_;  // while it lasts
+  boost::asio::ip::tcp::endpoint remote_;
   Deadline deadline_{Clock::time_point::min()};
   bool give_up_when_refused_ = false;
+  bool heard_ = false;         // something sensible, on this connection
+  bool ever_heard_ = false;    // a coordinator, on any
+  bool mute_ = false;          // the last connection was closed without an answer
+  std::uint64_t attempt_ = 0;  // what belongs to an earlier one is stale
   std::string local_address_, problem_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };

@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "rendezvous/base/endpoint.hpp"
 #include "rendezvous/base/listener.hpp"
 
 namespace dtrun::rendezvous {
@@ -17,30 +18,27 @@ using asio::ip::tcp;
 // Out of descriptors: how soon to look again.
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 
-std::string address_of(const tcp::socket& socket) {
-  boost::system::error_code error;
-  const auto peer = socket.remote_endpoint(error);
-  if (error) return "?";
-  auto address = peer.address();
-  if (address.is_v6() && address.to_v6().is_v4_mapped())
-    address = make_address_v4(asio::ip::v4_mapped, address.to_v6());
-  return address.to_string();
-}
-
 }  // namespace
 
 CoordinatorServer::CoordinatorServer(asio::io_context& io, JobRules rules, const std::string& host, std::uint16_t port,
-                                     Callbacks callbacks)
+                                     Callbacks callbacks, std::optional<JobToken> token)
     : io_(io),
       connection_limit_(static_cast<std::size_t>(rules.max_nodes) * 2 + 64),
-      coordinator_(std::move(rules), Clock::now()),
+      coordinator_(rules, Clock::now()),
       callbacks_(std::move(callbacks)),
+      entrance_(
+          io, token, {static_cast<std::size_t>(rules.max_nodes) + 64, rules.dead_after},
+          [this](Admitted admitted) { admit(std::move(admitted)); }, callbacks_.note),
       acceptor_(io),
       timer_(io),
       pause_(io) {
   auto listener = listen_on(host, port, "rendezvous");
   port_ = listener.port;
   acceptor_.assign(listener.host.find(':') == std::string::npos ? tcp::v4() : tcp::v6(), listener.fd.release());
+  if (!token && !is_loopback_host(listener.host)) {
+    warning_ = fmt::format("anybody who reaches {} can join this job: --rdzv-token-file FILE on every node prevents it",
+                           Endpoint{listener.host, port_}.to_string());
+  }
   accept();
   arm_timer();
 }
@@ -54,7 +52,7 @@ void CoordinatorServer::accept() {
       [this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error, tcp::socket socket) {
         if (alive.expired() || error == asio::error::operation_aborted) return;
         if (!error) {
-          if (peers_.size() < connection_limit_) add(std::move(socket));
+          entrance_.add(std::move(socket));
           return accept();
         }
         if (error != asio::error::no_descriptors && error != asio::error::no_memory &&
@@ -67,19 +65,24 @@ void CoordinatorServer::accept() {
       });
 }
 
-void CoordinatorServer::add(tcp::socket socket) {
+void CoordinatorServer::admit(Admitted admitted) {
+  if (peers_.size() >= connection_limit_) {
+    admitted.stream->send(encode(ToAgent(Refuse{"this job has too many agents already", false})));
+    return admitted.stream->finish();
+  }
   const auto id = ++next_id_;
-  auto address = address_of(socket);
-  auto stream = std::make_shared<FrameStream>(std::move(socket));
-  peers_[id] = {stream, std::move(address)};
+  peers_[id] = {admitted.stream, admitted.address};
   const auto alive = std::weak_ptr(alive_);
-  stream->start({[this, alive, id](std::string_view message) {
-                   if (!alive.expired()) hear(id, message);
-                 },
-                 [this, alive, id](const std::string& why) {
-                   if (!alive.expired()) lose(id, why);
-                 }});
+  admitted.stream->pass_to({[this, alive, id](std::string_view message) {
+                              if (!alive.expired()) hear(id, message);
+                            },
+                            [this, alive, id](const std::string& why) {
+                              if (!alive.expired()) lose(id, why);
+                            }});
   step(AgentConnected{id});
+  if (!admitted.first) return;
+  ++messages_;
+  step(AgentSaid{id, std::move(*admitted.first)});
 }
 
 void CoordinatorServer::hear(std::uint64_t id, std::string_view message) {
@@ -90,8 +93,7 @@ void CoordinatorServer::hear(std::uint64_t id, std::string_view message) {
 void CoordinatorServer::lose(std::uint64_t id, const std::string& why) {
   const auto found = peers_.find(id);
   if (found == peers_.end()) return;
-  if (why != "its connection ended" && callbacks_.note)
-    callbacks_.note(fmt::format("{}: {}", found->second.address, why));
+  if (why != kConnectionEnded && callbacks_.note) callbacks_.note(fmt::format("{}: {}", found->second.address, why));
   peers_.erase(found);
   step(AgentGone{id});
 }

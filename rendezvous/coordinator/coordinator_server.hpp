@@ -8,17 +8,17 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/coordinator/entrance.hpp"
 #include "rendezvous/coordinator/frame_stream.hpp"
 #include "rendezvous/membership/coordinator.hpp"
 
 namespace dtrun::rendezvous {
 
-// Owner: the agent, its thread and io_context. Connections above the limit, and such as say nothing for the time after
-// which silence is death, are closed; a client of a c10d store is told apart and noted. The constructor throws
-// UsageError (not an address of this machine) or SystemError (the port is taken).
+// Owner: the agent, its thread and io_context. Who connects has to get through the Entrance before the job hears of it.
+// The constructor throws UsageError (not an address of this machine) or SystemError (the port is taken).
 class CoordinatorServer {
  public:
   struct Callbacks {
@@ -26,10 +26,12 @@ class CoordinatorServer {
     std::function<void()> over;                         // everybody has gone
   };
   CoordinatorServer(boost::asio::io_context& io, JobRules rules, const std::string& host, std::uint16_t port,
-                    Callbacks callbacks);
+                    Callbacks callbacks, std::optional<JobToken> token = {});
   ~CoordinatorServer();
 
   std::uint16_t port() const { return port_; }
+  // One line when anybody on the network can join: no token, and not the loopback. Else empty.
+  const std::string& warning() const { return warning_; }
   const Coordinator& state() const { return coordinator_; }
   std::uint64_t messages() const { return messages_; }  // sent and received so far
   // This agent must end, and the job with it.
@@ -41,7 +43,7 @@ class CoordinatorServer {
     std::string address;
   };
   void accept();
-  void add(boost::asio::ip::tcp::socket socket);
+  void admit(Admitted admitted);
   void hear(std::uint64_t id, std::string_view message);
   void lose(std::uint64_t id, const std::string& why);
   void step(const CoordinatorEvent& event);
@@ -51,12 +53,14 @@ class CoordinatorServer {
   const std::size_t connection_limit_;
   Coordinator coordinator_;
   Callbacks callbacks_;
+  Entrance entrance_;
   boost::asio::ip::tcp::acceptor acceptor_;
   boost::asio::steady_timer timer_, pause_;
   Clock::time_point timer_at_ = Clock::time_point::max();
   std::map<std::uint64_t, Peer> peers_;
   std::uint64_t next_id_ = 0, messages_ = 0;
   std::uint16_t port_ = 0;
+  std::string warning_;
   bool told_over_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // handlers look whether the server still lives
 };

@@ -15,7 +15,9 @@ constexpr auto kFarewell = std::chrono::seconds(1);
 
 }  // namespace
 
-FrameStream::FrameStream(asio::ip::tcp::socket socket) : socket_(std::move(socket)), farewell_(socket_.get_executor()) {
+FrameStream::FrameStream(asio::ip::tcp::socket socket, std::size_t max_message)
+    : socket_(std::move(socket)), farewell_(socket_.get_executor()) {
+  splitter_.limit(max_message);
   boost::system::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
 }
@@ -25,26 +27,32 @@ void FrameStream::start(Listener listener) {
   read();
 }
 
+void FrameStream::pass_to(Listener listener, std::size_t max_message) {
+  if (!open_ || finishing_) return;
+  listener_ = std::make_shared<const Listener>(std::move(listener));
+  splitter_.limit(max_message);
+}
+
 void FrameStream::read() {
   socket_.async_read_some(asio::buffer(input_),
                           [self = shared_from_this()](const boost::system::error_code& error, std::size_t size) {
                             if (!self->open_) return;
-                            if (error) return self->end("its connection ended");
+                            if (error) return self->end(std::string(kConnectionEnded));
                             self->take({self->input_.data(), size});
                             if (self->open_) self->read();
                           });
 }
 
 void FrameStream::take(std::string_view bytes) {
-  const auto listener = listener_;
   try {
     while (open_ && !finishing_) {
       const auto message = splitter_.next(bytes);
       if (!message) return;
+      const auto listener = listener_;
       listener->message(*message);
     }
   } catch (const MessageError& error) {
-    end(error.what());
+    end(error.text());
   }
 }
 
@@ -61,7 +69,7 @@ void FrameStream::write() {
                     [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
                       self->sending_.clear();
                       if (!self->open_) return;
-                      if (error) return self->end("its connection ended");
+                      if (error) return self->end(std::string(kConnectionEnded));
                       if (!self->waiting_.empty()) return self->write();
                       if (self->finishing_) self->close();
                     });

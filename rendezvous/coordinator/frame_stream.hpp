@@ -14,6 +14,9 @@
 
 namespace dtrun::rendezvous {
 
+// Why a stream ended that the peer closed, or whose connection broke.
+inline constexpr std::string_view kConnectionEnded = "its connection ended";
+
 // Owner: whoever holds the shared_ptr, and its pending operations; one thread. It ends once, with `ended`: the peer
 // closed, broke the protocol, or does not read what is sent (256 KiB may wait). Nothing is called after close().
 class FrameStream : public std::enable_shared_from_this<FrameStream> {
@@ -22,9 +25,11 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
     std::function<void(std::string_view message)> message;  // throws MessageError when it is not one
     std::function<void(const std::string& why)> ended;
   };
-  explicit FrameStream(boost::asio::ip::tcp::socket socket);
+  explicit FrameStream(boost::asio::ip::tcp::socket socket, std::size_t max_message = kMaxMessageBytes);
 
   void start(Listener listener);
+  // From the next message on.
+  void pass_to(Listener listener, std::size_t max_message = kMaxMessageBytes);
   void send(std::string frame);
   // Sends what waits, for a second at most, and closes; nothing is heard any more.
   void finish();

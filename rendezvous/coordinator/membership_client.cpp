@@ -1,7 +1,5 @@
 #include "rendezvous/coordinator/membership_client.hpp"
 
-#include <fmt/format.h>
-
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 
@@ -12,24 +10,23 @@
 namespace dtrun::rendezvous {
 
 MembershipClient::MembershipClient(boost::asio::io_context& io, Hello hello, Endpoint coordinator,
-                                   std::chrono::milliseconds join_budget, MembershipOrders orders)
+                                   std::chrono::milliseconds join_budget, MembershipOrders orders,
+                                   std::optional<JobToken> token)
     : io_(io),
       join_budget_(join_budget),
       orders_(std::move(orders)),
-      member_(std::move(hello)),
+      member_(hello),
       link_(io, std::move(coordinator),
             {[this] {
-               was_connected_ = true;
                member_.reachable_at(link_.local_address());
                step(Connected{});
              },
              [this](const ToAgent& message) { step(CoordinatorSaid{message}); },
              [this](const std::string& why) { step(ConnectionLost{"the coordinator is lost: " + why}); },
              [this](const std::string& why) {
-               exit({kExitInfrastructure,
-                     fmt::format("{} {}", was_connected_ ? "the coordinator is gone," : "no coordinator at", why), "",
-                     -1});
-             }}),
+               exit({kExitInfrastructure, why, "", -1});
+             }},
+            hello.job, std::move(token)),
       timer_(io) {}
 
 void MembershipClient::join() { link_.connect(Deadline::after(join_budget_), false); }

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rendezvous/coordinator/coordinator_link.hpp"
@@ -27,7 +28,7 @@ struct MembershipOrders {
 class MembershipClient {
  public:
   MembershipClient(boost::asio::io_context& io, Hello hello, Endpoint coordinator,
-                   std::chrono::milliseconds join_budget, MembershipOrders orders);
+                   std::chrono::milliseconds join_budget, MembershipOrders orders, std::optional<JobToken> token = {});
 
   void join();
   // `host`: where the others reach it, when that is not the local address of this connection.
@@ -57,7 +58,7 @@ class MembershipClient {
   CoordinatorLink link_;
   boost::asio::steady_timer timer_;
   Clock::time_point timer_at_ = Clock::time_point::max();
-  bool was_connected_ = false, exited_ = false;
+  bool exited_ = false;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };
 

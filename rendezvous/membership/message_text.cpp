@@ -9,14 +9,23 @@
 #include <type_traits>
 #include <utility>
 
+#include "rendezvous/base/escaped.hpp"
+#include "rendezvous/base/job_id.hpp"
+
 namespace dtrun::rendezvous {
 namespace {
 
 using nlohmann::json;
 
 constexpr std::size_t kLengthBytes = 4;
-constexpr std::size_t kC10dOpening = 0x00cef785;  // VALIDATE and its magic number begin with 00 ce f7 85
-constexpr std::size_t kMaxTextBytes = 4096;       // of a text that we send; bad UTF-8 triples
+constexpr std::size_t kC10dOpening = 0x00cef785;     // VALIDATE and its magic number begin with 00 ce f7 85
+constexpr std::size_t kOldC10dOpening = 0x03050000;  // ADD "init/", of PyTorch before 2.0
+constexpr std::size_t kMaxTextBytes = 4096;          // of a sentence; bad UTF-8 triples when it is sent
+constexpr std::size_t kMaxNameBytes = 256;           // of everything else
+
+std::size_t max_bytes(std::string_view field) {
+  return field == "text" || field == "why" || field == "reason" ? kMaxTextBytes : kMaxNameBytes;
+}
 
 // The fields of each message, said once for both directions. `Archive` reads or writes.
 template <class Archive>
@@ -103,7 +112,7 @@ class Writer {
   }
   // Control characters would be refused, and one text must not make a message too long.
   void operator()(const char* name, const std::string& text) {
-    auto clean = text.substr(0, kMaxTextBytes);
+    auto clean = text.substr(0, max_bytes(name));
     std::replace_if(
         clean.begin(), clean.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
     object[name] = std::move(clean);
@@ -140,6 +149,9 @@ class Reader {
     const bool control = std::any_of(value.begin(), value.end(),
                                      [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
     if (control) wrong(name, "a text without control characters");
+    if (value.size() > 3 * max_bytes(name)) wrong(name, "a text of this length");
+    if (name == std::string_view("job") && !is_job_id(value)) wrong(name, kJobIdRule);
+    value = escaped(value);  // here, so that nobody who shows it can forget
   }
   void finish() const {
     if (taken_ + 1 != object_.size()) throw MessageError("a message with unknown fields");
@@ -152,7 +164,7 @@ class Reader {
     ++taken_;
     return *found;
   }
-  [[noreturn]] static void wrong(const char* name, const char* expected) {
+  [[noreturn]] static void wrong(const char* name, std::string_view expected) {
     throw MessageError(fmt::format("\"{}\" of a message is not {}", name, expected));
   }
   template <class Integer>
@@ -180,9 +192,7 @@ std::string encode_any(const Variant& message, std::span<const std::string_view>
   std::visit([&](auto content) { fields(writer, content); }, message);
   const auto text = writer.object.dump(-1, ' ', false, json::error_handler_t::replace);
   DTRUN_ASSERT(text.size() <= kMaxMessageBytes);
-  std::string bytes;
-  for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(text.size() >> shift));
-  return bytes + text;
+  return framed(text);
 }
 
 template <class Variant, std::size_t... Index>
@@ -217,6 +227,12 @@ Variant decode_any(std::string_view text, std::span<const std::string_view> name
 
 }  // namespace
 
+std::string framed(std::string_view message) {
+  std::string bytes;
+  for (int shift = 24; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(message.size() >> shift));
+  return bytes.append(message);
+}
+
 std::string encode(const ToCoordinator& message) { return encode_any(message, kToCoordinatorNames); }
 std::string encode(const ToAgent& message) { return encode_any(message, kToAgentNames); }
 ToCoordinator decode_to_coordinator(std::string_view json) {
@@ -234,10 +250,13 @@ std::optional<std::string> MessageSplitter::next(std::string_view& input) {
   if (!take(kLengthBytes)) return {};
   std::size_t length = 0;
   for (std::size_t i = 0; i < kLengthBytes; ++i) length = length << 8 | static_cast<unsigned char>(held_[i]);
-  if (length == kC10dOpening)
-    throw MessageError("a client of a c10d store, such as torchrun's agent, and no agent of dtrun");
-  if (length == 0 || length > kMaxMessageBytes)
-    throw MessageError(fmt::format("a message of {} bytes, expected 1 to {}", length, kMaxMessageBytes));
+  if (length == kC10dOpening || length == kOldC10dOpening)
+    throw MessageError("a PyTorch c10d client, such as torchrun's agent: run dtrun on every node");
+  const auto printable = [](char c) { return c >= 0x20 && c < 0x7f; };
+  if (length > limit_ && std::all_of(held_.begin(), held_.end(), printable))
+    throw MessageError(fmt::format("text that begins with \"{}\"", held_));
+  if (length == 0 || length > limit_)
+    throw MessageError(fmt::format("a message of {} bytes, expected 1 to {}", length, limit_));
   if (!take(kLengthBytes + length)) return {};
   auto message = held_.substr(kLengthBytes);
   held_.clear();
