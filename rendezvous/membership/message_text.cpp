@@ -39,7 +39,7 @@ void fields(Archive& a, Heartbeat& m) {
 }
 template <class Archive>
 void fields(Archive& a, Ready& m) {
-  a("epoch", m.epoch), a("store_host", m.store_host), a("store_port", m.store_port);
+  a("epoch", m.epoch), a("store_port", m.store_port), a("store_host", m.store_host);
 }
 template <class Archive>
 void fields(Archive& a, Verdict& m) {
