@@ -18,7 +18,7 @@
 
 namespace dtrun::test {
 
-class DirectoryStore final : public rendezvous::Store {
+class DirectoryStore : public rendezvous::Store {
  public:
   explicit DirectoryStore(std::filesystem::path directory) : directory_(std::move(directory)) {}
 

@@ -30,10 +30,10 @@ inline void expect(bool condition, std::string_view what) {
 }
 
 inline std::string run_rank(const std::filesystem::path& directory, int rank, int n, const RankFunction& function,
-                            const runtime::GroupOptions& options) {
+                            const runtime::GroupOptions& options, const std::string& backend) {
   try {
     DirectoryStore store(directory);
-    const auto group = runtime::create_process_group("shm", store, rank, n, options);
+    const auto group = runtime::create_process_group(backend, store, rank, n, options);
     function(*group);
     return {};
   } catch (const std::exception& error) {
@@ -42,13 +42,14 @@ inline std::string run_rank(const std::filesystem::path& directory, int rank, in
 }
 
 inline std::vector<std::string> run_ranks(int n, const RankFunction& function,
-                                          const runtime::GroupOptions& options = {}) {
+                                          const runtime::GroupOptions& options = {},
+                                          const std::string& backend = "shm") {
   const tests::TempDirectory directory;
   std::vector<std::string> results(static_cast<std::size_t>(n));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
-      results[static_cast<std::size_t>(rank)] = run_rank(directory.path(), rank, n, function, options);
+      results[static_cast<std::size_t>(rank)] = run_rank(directory.path(), rank, n, function, options, backend);
     });
   }
   for (auto& thread : threads) thread.join();
@@ -58,7 +59,8 @@ inline std::vector<std::string> run_ranks(int n, const RankFunction& function,
 // Ranks as processes. Kills what is left when it goes out of scope.
 class RankProcesses {
  public:
-  RankProcesses(int n, const RankFunction& function, const runtime::GroupOptions& options = {}) {
+  RankProcesses(int n, const RankFunction& function, const runtime::GroupOptions& options = {},
+                const std::string& backend = "shm") {
     for (int rank = 0; rank < n; ++rank) {
       std::array<int, 2> ends{};
       if (::pipe(ends.data()) != 0) throw std::runtime_error("pipe failed");
@@ -66,7 +68,7 @@ class RankProcesses {
       if (pid < 0) throw std::runtime_error("fork failed");
       if (pid == 0) {
         ::close(ends[0]);
-        const std::string result = run_rank(directory_.path(), rank, n, function, options);
+        const std::string result = run_rank(directory_.path(), rank, n, function, options, backend);
         ssize_t written = ::write(ends[1], result.data(), result.size());
         ::_exit(written == static_cast<ssize_t>(result.size()) ? 0 : 1);
       }

@@ -30,7 +30,10 @@ struct GroupOptions {
   std::string name = "world";  // unique among the groups that use one store; shown in errors
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of every wait for a peer, set-up included
   MemoryAccount* account = nullptr;  // charged for allocate() and staging; must outlive the group and its tensors
-  bool comm_thread = false;          // async forms run on a thread of the group (in order); false: inside the call
+  bool several_hosts = false;        // what "auto" decides by
+  std::string local_address =
+      {};                    // gloo: this machine's numeric address on the way to the other ranks; empty: loopback
+  bool comm_thread = false;  // async forms run on a thread of the group (in order); false: inside the call
 };
 
 class ProcessGroup {
@@ -42,6 +45,7 @@ class ProcessGroup {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const std::string& name() const noexcept { return options_.name; }
+  virtual std::string_view backend() const noexcept = 0;  // "shm", "gloo"; "none" for one rank
 
   // Uninitialised elements where collectives are zero-copy (for shm: memory that all ranks map). Any other tensor works
   // too, slower.
@@ -129,9 +133,9 @@ class ProcessGroup {
   std::unique_ptr<CommQueue> queue_;  // with comm_thread
 };
 
-// `backend`: "auto" or "shm" (ranks of one host; see comm/shm/). One rank alone needs no backend. Waits for all ranks.
-// The store is used during this call only. Throws UsageError for an unknown backend, CommError when a rank does not
-// come or is on another host.
+// `backend`: "shm" (ranks of one host; see comm/shm/), "gloo" (any hosts; comm/gloo/), or "auto": gloo when there are
+// several. One rank alone needs no backend. Waits for all ranks. The store is used during this call only. Throws
+// UsageError for an unknown backend, CommError when a rank does not come or cannot be reached.
 std::unique_ptr<ProcessGroup> create_process_group(std::string_view backend, rendezvous::Store& store, int rank,
                                                    int size, const GroupOptions& options = {});
 

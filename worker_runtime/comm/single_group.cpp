@@ -17,6 +17,8 @@ class SingleGroup final : public ProcessGroup {
   explicit SingleGroup(const GroupOptions& group_options) : ProcessGroup(0, 1, group_options) {}
   ~SingleGroup() override { stop_thread(); }
 
+  std::string_view backend() const noexcept override { return "none"; }
+
   Tensor allocate(const Shape& shape, DType dtype, MemoryTag tag) override {
     auto& arena = arenas_[static_cast<std::size_t>(tag)];
     if (!arena) arena.emplace(tag, options().account != nullptr ? *options().account : unaccounted());

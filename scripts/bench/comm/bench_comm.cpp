@@ -1,6 +1,6 @@
-// bench_comm [--ranks N] [--op all_reduce] [--private] [--fresh] [--overhead] [--budget-ms M] [BYTES...]: our side of
-// the comparison. Forks N ranks, which meet in a temporary directory, and prints one line per size: bytes, best and
-// median microseconds of a call, bus GB/s.
+// bench_comm [--ranks N] [--backend shm] [--op all_reduce] [--private] [--fresh] [--overhead] [--budget-ms M]
+// [BYTES...]: our side of the comparison. Forks N ranks, which meet in a temporary directory, and prints one line per
+// size: bytes, best and median microseconds of a call, bus GB/s.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -24,6 +24,7 @@ namespace {
 
 struct Arguments {
   int ranks = 2;
+  std::string backend = "shm";
   bool overhead = false;
   BenchmarkCase base;
   std::vector<std::size_t> sizes;
@@ -45,6 +46,8 @@ Arguments parse(int argc, char* argv[]) {
     };
     if (word == "--ranks") {
       result.ranks = std::stoi(value());
+    } else if (word == "--backend") {
+      result.backend = value();
     } else if (word == "--op") {
       result.base.op = op_of(value());
     } else if (word == "--overhead") {
@@ -63,17 +66,22 @@ Arguments parse(int argc, char* argv[]) {
   return result;
 }
 
+// mpirun binds its ranks to cores too.
+void bind(const Arguments& arguments, int rank) {
+  if (arguments.ranks > static_cast<int>(std::thread::hardware_concurrency())) return;
+  cpu_set_t core;
+  CPU_ZERO(&core);
+  CPU_SET(static_cast<unsigned>(rank), &core);
+  ::sched_setaffinity(0, sizeof(core), &core);
+}
+
 int run_rank(const Arguments& arguments, const std::filesystem::path& directory, int rank) {
   try {
     test::DirectoryStore store(directory);
-    const auto group = create_process_group("shm", store, rank, arguments.ranks, {.timeout = std::chrono::seconds(60)});
-    // mpirun binds its ranks to cores too.
-    if (arguments.ranks <= static_cast<int>(std::thread::hardware_concurrency())) {
-      cpu_set_t core;
-      CPU_ZERO(&core);
-      CPU_SET(static_cast<unsigned>(rank), &core);
-      ::sched_setaffinity(0, sizeof(core), &core);
-    }
+    if (arguments.backend == "gloo") bind(arguments, rank);  // with the threads that it starts
+    const auto group =
+        create_process_group(arguments.backend, store, rank, arguments.ranks, {.timeout = std::chrono::seconds(60)});
+    bind(arguments, rank);
     if (arguments.overhead) {
       // A group of one rank of many: everything but the waiting.
       const std::vector<int> alone{rank};

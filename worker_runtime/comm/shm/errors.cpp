@@ -11,23 +11,6 @@ namespace dtrun::runtime::shm {
 
 namespace {
 
-// Peers wrote these bytes: nothing is trusted to be in range.
-std::string describe(const Descriptor& descriptor, std::array<char, 48> label) {
-  label.back() = '\0';
-  std::string text(name_of(static_cast<CommOp>(descriptor.op)));
-  if (reduces(static_cast<CommOp>(descriptor.op)))
-    text += fmt::format(" {}", name_of(static_cast<ReduceOp>(descriptor.reduce)));
-  if (descriptor.op != static_cast<std::uint8_t>(CommOp::barrier)) {
-    text += fmt::format(" {} x {}", name_of(static_cast<DType>(descriptor.dtype)), descriptor.count);
-  }
-  if (descriptor.root >= 0) text += fmt::format(" root {}", descriptor.root);
-  if (label[0] != '\0' || descriptor.action != 0) {
-    text += fmt::format(" ({}{})", label.data(),
-                        descriptor.action != 0 ? fmt::format(" action {}", descriptor.action) : "");
-  }
-  return text;
-}
-
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace

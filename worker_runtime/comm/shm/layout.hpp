@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "worker_runtime/comm/collective.hpp"
+#include "worker_runtime/comm/descriptor.hpp"
 
 namespace dtrun::runtime::shm {
 
@@ -53,17 +53,6 @@ class Shared {
  private:
   std::array<std::atomic<std::uint64_t>, kWords> words_;
 };
-
-// The 32 bytes that all ranks compare before an operation moves data.
-struct Descriptor {
-  std::uint64_t sequence;
-  std::uint64_t count;  // elements
-  std::int32_t root;
-  std::uint32_t action;
-  std::uint8_t op, dtype, reduce, reserved;
-  std::uint32_t reserved2;
-};
-static_assert(sizeof(Descriptor) == 32);
 
 struct Times {
   std::int64_t started, ended;  // steady clock, ns; ended is 0 while the operation runs

@@ -8,6 +8,7 @@
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/store/store.hpp"
 #include "worker_runtime/comm/shm/shm_group.hpp"
+#include "worker_runtime/comm/split.hpp"
 
 namespace dtrun::runtime::shm {
 
@@ -24,14 +25,6 @@ Address await_address(rendezvous::Store& store, const std::string& prefix, int o
         "comm", fmt::format("group \"{}\": rank {} did not come within {} s (store key \"{}\")", options.name, other,
                             std::chrono::duration<double>(options.timeout).count(), key));
   }
-}
-
-std::uint64_t hash_of(std::span<const int> ranks, const std::string& name) {
-  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  const auto add = [&hash](std::uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  for (const int rank : ranks) add(static_cast<std::uint64_t>(rank) + 1);
-  for (const char letter : name) add(static_cast<unsigned char>(letter));
-  return hash & 0x7fffffffffffffff;
 }
 
 }  // namespace
@@ -63,7 +56,7 @@ std::unique_ptr<ProcessGroup> create_shm_group(rendezvous::Store& store, int ran
       throw CommError(
           "comm",
           fmt::format("group \"{}\": rank {} runs on {} [{}] and rank {} on {} [{}]; expected one host, one pid "
-                      "namespace and one user for backend shm",
+                      "namespace and one user for backend shm (gloo works across hosts)",
                       options.name, rank, mine.host_name, mine.host, other, theirs.host_name, theirs.host));
     }
     cores.insert(theirs.cores.begin(), theirs.cores.end());
@@ -79,15 +72,7 @@ std::unique_ptr<ProcessGroup> create_shm_group(rendezvous::Store& store, int ran
 }
 
 std::unique_ptr<ProcessGroup> ShmGroup::split(std::span<const int> ranks, const std::string& split_name) {
-  const auto found = std::find(ranks.begin(), ranks.end(), rank());
-  if (!ranks.empty() && found == ranks.end())
-    throw ShapeError("comm", fmt::format("split \"{}\": rank {} is not in its own list", split_name, rank()));
-  for (const int member : ranks) {
-    if (member < 0 || member >= size() || std::count(ranks.begin(), ranks.end(), member) != 1) {
-      throw ShapeError(
-          "comm", fmt::format("split \"{}\": rank {}, expected different ranks below {}", split_name, member, size()));
-    }
-  }
+  const int place_there = place_in_split(ranks, rank(), size(), split_name);
   const auto count = static_cast<int>(ranks.size());
   Control* own_control = ranks.empty() ? nullptr : make_control(*domain_->pool, count);
   Tensor mine = allocate({3}, DType::i64, MemoryTag::comm);
@@ -96,7 +81,7 @@ std::unique_ptr<ProcessGroup> ShmGroup::split(std::span<const int> ranks, const 
                           ? Place{}
                           : domain_->pool->find(reinterpret_cast<std::byte*>(own_control), control_bytes(count));
   const std::array<std::int64_t, 3> row{place.segment, static_cast<std::int64_t>(place.offset),
-                                        static_cast<std::int64_t>(hash_of(ranks, split_name))};
+                                        split_hash(ranks, split_name)};
   std::memcpy(mine.raw(), row.data(), sizeof(row));
   all_gather(all, mine);
   if (ranks.empty()) return nullptr;
@@ -117,8 +102,7 @@ std::unique_ptr<ProcessGroup> ShmGroup::split(std::span<const int> ranks, const 
   }
   GroupOptions inner = options();
   inner.name = split_name;
-  return std::make_unique<ShmGroup>(domain_, std::move(members), std::move(controls),
-                                    static_cast<int>(found - ranks.begin()), inner);
+  return std::make_unique<ShmGroup>(domain_, std::move(members), std::move(controls), place_there, inner);
 }
 
 }  // namespace dtrun::runtime::shm

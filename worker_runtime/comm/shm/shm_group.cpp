@@ -53,15 +53,7 @@ Tensor ShmGroup::allocate(const Shape& shape, DType dtype, MemoryTag tag) {
 void ShmGroup::begin(const Collective& call, const Plan& plan, const CommAction& action) {
   ++sequence_;
   Record& entry = record(rank(), sequence_);
-  entry.descriptor.store({.sequence = sequence_,
-                          .count = plan.count,
-                          .root = call.root,
-                          .action = action.id,
-                          .op = static_cast<std::uint8_t>(call.op),
-                          .dtype = static_cast<std::uint8_t>(plan.dtype),
-                          .reduce = static_cast<std::uint8_t>(reduces(call.op) ? call.reduce : ReduceOp::sum),
-                          .reserved = 0,
-                          .reserved2 = 0});
+  entry.descriptor.store(descriptor_of(call, sequence_, plan.count, plan.dtype, action));
   entry.place.store(plan.exposed != nullptr && !plan.is_inline ? domain_->pool->find(plan.exposed, plan.bytes())
                                                                : Place{});
   entry.times.store({now_ns(), 0});

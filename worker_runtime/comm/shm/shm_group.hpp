@@ -28,6 +28,8 @@ class ShmGroup final : public ProcessGroup {
            GroupOptions options);
   ~ShmGroup() override;
 
+  std::string_view backend() const noexcept override { return "shm"; }
+
   Tensor allocate(const Shape& shape, DType dtype, MemoryTag tag) override;
   std::unique_ptr<ProcessGroup> split(std::span<const int> ranks, const std::string& name) override;
 

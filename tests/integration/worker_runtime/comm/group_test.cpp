@@ -18,14 +18,16 @@ std::size_t files_in(const char* directory) {
 
 }  // namespace
 
-TEST_CASE("ten thousand small operations of all kinds") {
+TEST_CASE("thousands of small operations of all kinds") {
+  const std::string backend = GENERATE("shm", "gloo");
   const int n = GENERATE(2, 4);
-  const auto storm = [](ProcessGroup& group) {
+  const int rounds = backend == "shm" ? 2500 : 250;
+  const auto storm = [rounds](ProcessGroup& group) {
     const int size = group.size();
     const Tensor tensor = group.allocate({7}, DType::i64);
     const Tensor parts = group.allocate({7 * size}, DType::i64);
     const auto values = tensor.span<std::int64_t>();
-    for (int k = 0; k < 2500; ++k) {
+    for (int k = 0; k < rounds; ++k) {
       values[0] = k + group.rank();
       group.all_reduce(tensor);
       expect(values[0] == k * size + size * (size - 1) / 2, "sum");
@@ -37,53 +39,55 @@ TEST_CASE("ten thousand small operations of all kinds") {
       group.barrier();
     }
   };
-  for (const auto& result : test::run_ranks(n, storm)) CHECK(result == "");
-  test::RankProcesses processes(n, storm);
+  for (const auto& result : test::run_ranks(n, storm, {}, backend)) CHECK(result == "");
+  test::RankProcesses processes(n, storm, {}, backend);
   for (int rank = 0; rank < n; ++rank) CHECK(processes.wait(rank) == "");
 }
 
 TEST_CASE("async operations on the comm thread run in order beside the caller, with the same results") {
-  const auto results = test::run_ranks(3,
-                                       [](ProcessGroup& group) {
-                                         std::vector<Tensor> tensors;
-                                         std::vector<Work> works;
-                                         for (int k = 0; k < 50; ++k) {
-                                           tensors.push_back(group.allocate({k % 2 == 0 ? 100 : 30'000}, DType::f32));
-                                           for (float& value : tensors.back().span<float>())
-                                             value = static_cast<float>(k + group.rank());
-                                           works.push_back(group.all_reduce_async(tensors.back()));
-                                         }
-                                         const Tensor last = group.allocate({1}, DType::f32);
-                                         last.span<float>()[0] = 1;
-                                         group.all_reduce(last);  // a blocking call keeps its place in the order
-                                         for (const Work& work : works)
-                                           expect(work.done(), "everything before to be done");
-                                         for (int k = 0; k < 50; ++k) {
-                                           for (const float value : tensors[static_cast<std::size_t>(k)].span<float>())
-                                             expect(value == static_cast<float>(3 * k + 3), "sum");
-                                         }
-                                         expect(group.counter(CommOp::all_reduce).calls == 51, "51 calls");
-                                       },
-                                       {.comm_thread = true});
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      3,
+      [](ProcessGroup& group) {
+        std::vector<Tensor> tensors;
+        std::vector<Work> works;
+        for (int k = 0; k < 50; ++k) {
+          tensors.push_back(group.allocate({k % 2 == 0 ? 100 : 30'000}, DType::f32));
+          for (float& value : tensors.back().span<float>()) value = static_cast<float>(k + group.rank());
+          works.push_back(group.all_reduce_async(tensors.back()));
+        }
+        const Tensor last = group.allocate({1}, DType::f32);
+        last.span<float>()[0] = 1;
+        group.all_reduce(last);  // a blocking call keeps its place in the order
+        for (const Work& work : works) expect(work.done(), "everything before to be done");
+        for (int k = 0; k < 50; ++k) {
+          for (const float value : tensors[static_cast<std::size_t>(k)].span<float>())
+            expect(value == static_cast<float>(3 * k + 3), "sum");
+        }
+        expect(group.counter(CommOp::all_reduce).calls == 51, "51 calls");
+      },
+      {.comm_thread = true}, backend);
   for (const auto& result : results) CHECK(result == "");
 }
 
 TEST_CASE("an error on the comm thread reaches the Work and every later call") {
-  const auto results = test::run_ranks(2,
-                                       [](ProcessGroup& group) {
-                                         const Work work =
-                                             group.all_reduce_async(group.allocate({group.rank() + 1}, DType::f32));
-                                         try {
-                                           work.wait();
-                                         } catch (const CommError&) {
-                                           group.all_reduce_async(group.allocate({1}, DType::f32)).wait();
-                                         }
-                                       },
-                                       {.comm_thread = true});
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        const Work work = group.all_reduce_async(group.allocate({group.rank() + 1}, DType::f32));
+        try {
+          work.wait();
+        } catch (const CommError&) {
+          group.all_reduce_async(group.allocate({1}, DType::f32)).wait();
+        }
+      },
+      {.comm_thread = true}, backend);
   for (const auto& result : results) CHECK_THAT(result, Catch::Contains("called different operations"));
 }
 
 TEST_CASE("a split has its own ranks and order, and tensors of the first group stay zero-copy in it") {
+  const std::string backend = GENERATE("shm", "gloo");
   const auto mesh = [](ProcessGroup& world) {
     const int me = world.rank();
     const std::vector<int> row = me < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
@@ -108,17 +112,21 @@ TEST_CASE("a split has its own ranks and order, and tensors of the first group s
     }
     world.barrier();
   };
-  for (const auto& result : test::run_ranks(4, mesh)) CHECK(result == "");
-  test::RankProcesses processes(4, mesh);
+  for (const auto& result : test::run_ranks(4, mesh, {}, backend)) CHECK(result == "");
+  test::RankProcesses processes(4, mesh, {}, backend);
   for (int rank = 0; rank < 4; ++rank) CHECK(processes.wait(rank) == "");
 }
 
 TEST_CASE("a split with different lists is refused") {
-  const auto results = test::run_ranks(3, [](ProcessGroup& world) {
-    const std::vector<int> mine = world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, 2};
-    const auto group = world.split(mine, "odd");
-    if (world.rank() == 2) world.barrier();
-  });
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      3,
+      [](ProcessGroup& world) {
+        const std::vector<int> mine = world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 1, 2};
+        const auto group = world.split(mine, "odd");
+        if (world.rank() == 2) world.barrier();
+      },
+      {}, backend);
   CHECK_THAT(results[0], Catch::Contains("gave different lists"));
   CHECK_THAT(results[1], Catch::Contains("gave different lists"));
 }
@@ -149,17 +157,21 @@ TEST_CASE("allocation is charged exactly, blocks are reused, and a tensor may ou
 }
 
 TEST_CASE("counters add up what the cost model predicts") {
-  const auto results = test::run_ranks(4, [](ProcessGroup& group) {
-    const Tensor tensor = group.allocate({1001}, DType::f32);
-    const std::vector<Tensor> both{tensor, group.allocate({10}, DType::f32)};
-    group.all_reduce(both);
-    group.broadcast(tensor, 2);
-    expect(group.counter(CommOp::all_reduce).calls == 2, "two calls");
-    expect(group.counter(CommOp::all_reduce).bytes == 2 * 3 * 4004 / 4 + 2 * 3 * 40 / 4, "2 (n-1)/n G");
-    expect(group.counter(CommOp::broadcast).bytes == (group.rank() == 2 ? 3 * 4004 : 0), "(n-1) G from the root");
-    group.reset_counters();
-    expect(group.bytes_sent_total() == 0, "nothing after reset");
-  });
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      4,
+      [](ProcessGroup& group) {
+        const Tensor tensor = group.allocate({1001}, DType::f32);
+        const std::vector<Tensor> both{tensor, group.allocate({10}, DType::f32)};
+        group.all_reduce(both);
+        group.broadcast(tensor, 2);
+        expect(group.counter(CommOp::all_reduce).calls == 2, "two calls");
+        expect(group.counter(CommOp::all_reduce).bytes == 2 * 3 * 4004 / 4 + 2 * 3 * 40 / 4, "2 (n-1)/n G");
+        expect(group.counter(CommOp::broadcast).bytes == (group.rank() == 2 ? 3 * 4004 : 0), "(n-1) G from the root");
+        group.reset_counters();
+        expect(group.bytes_sent_total() == 0, "nothing after reset");
+      },
+      {}, backend);
   for (const auto& result : results) CHECK(result == "");
 }
 

@@ -43,57 +43,70 @@ TEST_CASE(
       }
     }
   };
+  const std::string backend = GENERATE("shm", "gloo");
   const int n = GENERATE(2, 3);
-  for (const auto& result : test::run_ranks(n, talk)) CHECK(result == "");
-  test::RankProcesses processes(n, talk);
+  for (const auto& result : test::run_ranks(n, talk, {}, backend)) CHECK(result == "");
+  test::RankProcesses processes(n, talk, {}, backend);
   for (int rank = 0; rank < n; ++rank) CHECK(processes.wait(rank) == "");
 }
 
 TEST_CASE("blocking send and recv, many more messages than slots, counted") {
-  const auto results = test::run_ranks(2, [](ProcessGroup& group) {
-    const Tensor tensor = group.allocate({10}, DType::f32);
-    for (int k = 0; k < 500; ++k) {
-      if (group.rank() == 0) {
-        tensor.span<float>()[9] = static_cast<float>(k);
-        group.send(tensor, 1);
-      } else {
-        group.recv(tensor, 0);
-        expect(tensor.span<float>()[9] == static_cast<float>(k), "message " + std::to_string(k));
-      }
-    }
-    const auto& sent = group.counter(CommOp::send);
-    expect(sent.calls == (group.rank() == 0 ? 500 : 0) && sent.bytes == sent.calls * 40, "exact counters");
-  });
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        const Tensor tensor = group.allocate({10}, DType::f32);
+        for (int k = 0; k < 500; ++k) {
+          if (group.rank() == 0) {
+            tensor.span<float>()[9] = static_cast<float>(k);
+            group.send(tensor, 1);
+          } else {
+            group.recv(tensor, 0);
+            expect(tensor.span<float>()[9] == static_cast<float>(k), "message " + std::to_string(k));
+          }
+        }
+        const auto& sent = group.counter(CommOp::send);
+        expect(sent.calls == (group.rank() == 0 ? 500 : 0) && sent.bytes == sent.calls * 40, "exact counters");
+      },
+      {}, backend);
   for (const auto& result : results) CHECK(result == "");
 }
 
 TEST_CASE("a receive can be polled and waited for with a deadline; the message still arrives afterwards") {
-  const auto results = test::run_ranks(2, [](ProcessGroup& group) {
-    const Tensor tensor = group.allocate({1}, DType::i64);
-    if (group.rank() == 1) {
-      const Work work = group.recv_async(tensor, 0);
-      expect(!work.done(), "nothing yet");
-      expect(!work.wait_until(Deadline::after(std::chrono::milliseconds(30))), "the deadline to pass");
-      group.barrier();
-      work.wait();
-      expect(work.done() && tensor.span<std::int64_t>()[0] == 42, "the message");
-    } else {
-      group.barrier();
-      tensor.span<std::int64_t>()[0] = 42;
-      group.send(tensor, 1);
-    }
-  });
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        const Tensor tensor = group.allocate({1}, DType::i64);
+        if (group.rank() == 1) {
+          const Work work = group.recv_async(tensor, 0);
+          expect(!work.done(), "nothing yet");
+          expect(!work.wait_until(Deadline::after(std::chrono::milliseconds(30))), "the deadline to pass");
+          group.barrier();
+          work.wait();
+          expect(work.done() && tensor.span<std::int64_t>()[0] == 42, "the message");
+        } else {
+          group.barrier();
+          tensor.span<std::int64_t>()[0] = 42;
+          group.send(tensor, 1);
+        }
+      },
+      {}, backend);
   for (const auto& result : results) CHECK(result == "");
 }
 
 TEST_CASE("messages that do not fit kill the group on both sides, with what was sent and expected") {
-  const auto results = test::run_ranks(2, [](ProcessGroup& group) {
-    const Tensor tensor = group.allocate({4}, group.rank() == 0 ? DType::f32 : DType::i32);
-    if (group.rank() == 0) {
-      group.send(tensor, 1, 5);
-    } else {
-      group.recv(tensor, 0, 6);
-    }
-  });
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      2,
+      [](ProcessGroup& group) {
+        const Tensor tensor = group.allocate({4}, group.rank() == 0 ? DType::f32 : DType::i32);
+        if (group.rank() == 0) {
+          group.send(tensor, 1, 5);
+        } else {
+          group.recv(tensor, 0, 6);
+        }
+      },
+      {}, backend);
   for (const auto& result : results) CHECK_THAT(result, Catch::Contains("sent f32 x 4 tag 5, expected i32 x 4 tag 6"));
 }

@@ -187,20 +187,30 @@ const std::vector<DType> kAllTypes{DType::f32, DType::bf16, DType::i32, DType::i
 }  // namespace
 
 TEST_CASE("every verb gives what its definition says, ranks as threads") {
+  const std::string backend = GENERATE("shm", "gloo");
   const int n = GENERATE(1, 2, 3, 4);
-  const auto results = test::run_ranks(n, [](ProcessGroup& group) {
-    all_verbs(group, kAllTypes, {0, 1, 2, 7, 1000, 8191});
-    all_verbs(group, {DType::f32}, {20'003});
-  });
+  CAPTURE(backend, n);
+  const auto results = test::run_ranks(
+      n,
+      [](ProcessGroup& group) {
+        all_verbs(group, kAllTypes, {0, 1, 2, 7, 1000, 8191});
+        all_verbs(group, {DType::f32}, {20'003});
+      },
+      {}, backend);
   for (const auto& result : results) CHECK(result == "");
 }
 
 TEST_CASE("every verb gives what its definition says, ranks as processes, up to many chunks") {
+  const std::string backend = GENERATE("shm", "gloo");
   const int n = GENERATE(2, 3, 4);
-  test::RankProcesses processes(n, [](ProcessGroup& group) {
-    all_verbs(group, kAllTypes, {0, 1, 33, 5001});
-    all_verbs(group, {DType::f32}, {300'001});
-  });
+  CAPTURE(backend, n);
+  test::RankProcesses processes(
+      n,
+      [](ProcessGroup& group) {
+        all_verbs(group, kAllTypes, {0, 1, 33, 5001});
+        all_verbs(group, {DType::f32}, {300'001});
+      },
+      {}, backend);
   for (int rank = 0; rank < n; ++rank) CHECK(processes.wait(rank, std::chrono::seconds(100)) == "");
 }
 
@@ -227,25 +237,29 @@ TEST_CASE("tensors beyond the first segment are found by the others, and results
 }
 
 TEST_CASE("a sum has the same bits whatever the size, the memory and the number of operations it is cut into") {
-  const auto results = test::run_ranks(4, [](ProcessGroup& group) {
-    constexpr std::int64_t count = 300'000;
-    MemoryAccount account;
-    Arena arena(MemoryTag::work, account);
-    const auto fill = [&](const Tensor& tensor) {
-      for (std::int64_t i = 0; i < count; ++i) write_element(tensor, i, value_of(group.rank(), i, DType::f32));
-    };
-    const Tensor whole = group.allocate({count}, DType::f32);
-    fill(whole);
-    group.all_reduce(whole);
-    for (const std::int64_t piece : {std::int64_t{100}, std::int64_t{3000}, std::int64_t{77'777}}) {
-      for (const Tensor& cut : {group.allocate({count}, DType::f32), Tensor::empty({count}, DType::f32, arena)}) {
-        fill(cut);
-        for (std::int64_t at = 0; at < count; at += piece)
-          group.all_reduce(cut.narrow(at, std::min(piece, count - at)));
-        expect(std::memcmp(cut.raw(), whole.raw(), whole.bytes()) == 0,
-               "equal bits in pieces of " + std::to_string(piece));
-      }
-    }
-  });
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      4,
+      [](ProcessGroup& group) {
+        constexpr std::int64_t count = 300'000;
+        MemoryAccount account;
+        Arena arena(MemoryTag::work, account);
+        const auto fill = [&](const Tensor& tensor) {
+          for (std::int64_t i = 0; i < count; ++i) write_element(tensor, i, value_of(group.rank(), i, DType::f32));
+        };
+        const Tensor whole = group.allocate({count}, DType::f32);
+        fill(whole);
+        group.all_reduce(whole);
+        for (const std::int64_t piece : {std::int64_t{100}, std::int64_t{3000}, std::int64_t{77'777}}) {
+          for (const Tensor& cut : {group.allocate({count}, DType::f32), Tensor::empty({count}, DType::f32, arena)}) {
+            fill(cut);
+            for (std::int64_t at = 0; at < count; at += piece)
+              group.all_reduce(cut.narrow(at, std::min(piece, count - at)));
+            expect(std::memcmp(cut.raw(), whole.raw(), whole.bytes()) == 0,
+                   "equal bits in pieces of " + std::to_string(piece));
+          }
+        }
+      },
+      {}, backend);
   for (const auto& result : results) CHECK(result == "");
 }
