@@ -56,7 +56,7 @@ void add_bench_options(CLI::App& app, BenchConfig& bench) {
       ->type_name("SIZE")
       ->default_str("64M");
   app.add_option("--iterations", bench.iterations, "per size; 0: by size")->capture_default_str();
-  app.add_option("--backend", bench.backend, "auto or shm")->capture_default_str();
+  app.add_option("--backend", bench.backend, "auto, shm or gloo")->capture_default_str();
   app.add_option("--timeout", bench.timeout, "seconds to wait for a peer before giving up")->capture_default_str();
 }
 

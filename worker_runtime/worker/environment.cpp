@@ -45,6 +45,7 @@ WorkerEnvironment WorkerEnvironment::read(bool standalone) {
   result.local_rank = static_cast<int>(env::get_int(environment::kLocalRank, 0, kMostRanks).value_or(result.rank));
   result.local_world_size =
       static_cast<int>(env::get_int(environment::kLocalWorldSize, 1, kMostRanks).value_or(result.world_size));
+  result.group_rank = static_cast<int>(env::get_int(environment::kGroupRank, 0, kMostRanks).value_or(0));
   result.restart_count = env::get_int(environment::kRestartCount, 0, 1 << 30).value_or(0);
   if (result.world_size == 1) return result;  // nobody to meet
   result.master_port = static_cast<std::uint16_t>(required_int(environment::kMasterPort, 1, 65535));

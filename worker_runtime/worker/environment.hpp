@@ -12,6 +12,7 @@ struct WorkerEnvironment {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
+  int group_rank = 0;  // of the node
   std::string master_addr;
   std::uint16_t master_port = 0;
   std::int64_t restart_count = 0;

@@ -25,6 +25,8 @@ struct PlaceRecord {
   std::array<char, 248> host;
   std::int32_t pid;
   std::int32_t local_rank;
+  std::int32_t group_rank;
+  std::int32_t reserved;
 };
 
 std::unique_ptr<ProcessGroup> connect(const WorkerEnvironment& place, const SessionOptions& options,
@@ -34,7 +36,10 @@ std::unique_ptr<ProcessGroup> connect(const WorkerEnvironment& place, const Sess
       .host = place.master_addr, .port = place.master_port, .timeout = options.timeout, .world_size = std::nullopt});
   // A launcher may keep its store over restarts; keys of an earlier attempt must not be seen.
   rendezvous::PrefixStore store(fmt::format("dtrun-worker/attempt_{}", place.restart_count), tcp);
-  return create_process_group(options.backend, store, place.rank, place.world_size, group_options);
+  GroupOptions reachable = group_options;
+  reachable.several_hosts = place.local_world_size != place.world_size;
+  reachable.local_address = tcp->local_address();
+  return create_process_group(options.backend, store, place.rank, place.world_size, reachable);
 }
 
 }  // namespace
@@ -58,6 +63,7 @@ std::vector<RankPlace> Session::places() {
   ::gethostname(record.host.data(), record.host.size() - 1);
   record.pid = ::getpid();
   record.local_rank = environment_.local_rank;
+  record.group_rank = environment_.group_rank;
   std::memcpy(own.raw(), &record, sizeof record);
   group_->set_action("map of ranks");
   group_->all_gather(all, own);
@@ -65,7 +71,7 @@ std::vector<RankPlace> Session::places() {
   for (int rank = 0; rank < environment_.world_size; ++rank) {
     std::memcpy(&record, all.raw() + static_cast<std::size_t>(rank) * sizeof record, sizeof record);
     record.host.back() = '\0';
-    places.push_back({record.host.data(), record.pid, record.local_rank});
+    places.push_back({record.host.data(), record.pid, record.local_rank, record.group_rank});
   }
   return places;
 }
@@ -73,11 +79,12 @@ std::vector<RankPlace> Session::places() {
 void Session::print_map() {
   const auto all = places();
   if (!is_first()) return;
-  std::set<std::string> hosts;
-  for (const auto& place : all) hosts.insert(place.host);
-  fmt::print("{} rank{} on {} host{}, {} thread{} each, CPU kernels {}\n", all.size(), all.size() == 1 ? "" : "s",
+  std::set<std::pair<std::string, int>> hosts;  // names need not differ
+  for (const auto& place : all) hosts.emplace(place.host, place.group_rank);
+  fmt::print("{} rank{} on {} host{}, {} thread{} each, CPU kernels {}{}\n", all.size(), all.size() == 1 ? "" : "s",
              hosts.size(), hosts.size() == 1 ? "" : "s", threads_, threads_ == 1 ? "" : "s",
-             ops::name_of(ops::cpu_level()));
+             ops::name_of(ops::cpu_level()),
+             all.size() == 1 ? std::string() : fmt::format(", collectives over {}", group_->backend()));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     fmt::print("  rank {:<4} {} local rank {} pid {}\n", rank, all[rank].host, all[rank].local_rank, all[rank].pid);
   }

@@ -26,6 +26,7 @@ struct RankPlace {
   std::string host;
   int pid = 0;
   int local_rank = 0;
+  int group_rank = 0;
 };
 
 // One per process, one thread. Construction meets the other ranks through the store at MASTER_ADDR:MASTER_PORT and sets

@@ -51,7 +51,7 @@ const Entry kEntries[] = {
     {"bucket-mb", &TrainConfig::bucket_mb, "size of gradient buckets in MiB; 0: one bucket for all"},
     {"dtype", &TrainConfig::dtype, "f32"},
     {"device", &TrainConfig::device, "auto or cpu"},
-    {"backend", &TrainConfig::backend, "collectives: auto or shm"},
+    {"backend", &TrainConfig::backend, "collectives: auto, shm (one host) or gloo (several)"},
     {"comm-thread", &TrainConfig::comm_thread, "run collectives beside the computation, on a thread of their own"},
     {"timeout", &TrainConfig::timeout, "seconds to wait for a peer before giving up"},
     {"save", &TrainConfig::save, "write the final parameters to this safetensors file"},

@@ -123,6 +123,29 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
   adamw.weight_decay = config_.weight_decay;
   optimizer_.emplace(adamw, executor_->optimizer_pieces(), optimizer_arena_);
   load_initial_values();
+  require_same_data();
+}
+
+// Each host has files of its own. Size, first and last sample tell apart what people mix up.
+void Trainer::require_same_data() {
+  Arena arena(MemoryTag::work, account_);
+  const Shape sample{dataset_.seq_len() + 1};
+  const auto first = Tensor::empty(sample, DType::i32, arena), last = Tensor::empty(sample, DType::i32, arena);
+  dataset_.read(0, vocab_size_, first.span<std::int32_t>());
+  dataset_.read(dataset_.size() - 1, vocab_size_, last.span<std::int32_t>());
+  const auto own = Tensor::empty(Shape{2}, DType::i64, arena);
+  const auto all = Tensor::empty(Shape{2 * group_.size()}, DType::i64, arena);
+  const auto mine = own.span<std::int64_t>(), theirs = all.span<std::int64_t>();
+  mine[0] = dataset_.tokens();
+  mine[1] = static_cast<std::int64_t>(hash_tensors({{"first", first}, {"last", last}}));
+  group_.set_action("comparing the data");
+  group_.all_gather(all, own);
+  for (std::size_t rank = 1; rank < theirs.size() / 2; ++rank) {
+    if (theirs[2 * rank] == theirs[0] && theirs[2 * rank + 1] == theirs[1]) continue;
+    throw UsageError("train", fmt::format("rank {} reads other data ({} tokens) than rank 0 ({} tokens), expected the "
+                                          "same files on every host",
+                                          rank, theirs[2 * rank], theirs[0]));
+  }
 }
 
 void Trainer::load_initial_values() {

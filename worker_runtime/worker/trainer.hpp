@@ -37,7 +37,8 @@ void check_inputs(const TrainConfig& config, int world_size, int local_world_siz
 void check_outputs(const TrainConfig& config);
 
 // The group and the account outlive it. One thread. Construction reads data and --init and checks the step program of
-// all ranks; throws UsageError for a configuration that cannot be. run() is collective and throws CommError when a peer
+// all ranks; throws UsageError for a configuration that cannot be, and (the same on every rank) when ranks read
+// different data. run() is collective and throws CommError when a peer
 // is lost.
 class Trainer {
  public:
@@ -61,6 +62,7 @@ class Trainer {
 
  private:
   void load_initial_values();
+  void require_same_data();
   void require_finite(const StepRecord& record) const;
   std::uint64_t read_batches(std::int64_t step);
   StepRecord run_step(std::int64_t step, bool want_stop);

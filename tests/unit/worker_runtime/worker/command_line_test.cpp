@@ -117,7 +117,7 @@ TEST_CASE("what later versions will do is refused as not yet") {
                                                                  {"train", "--model", "llama"},
                                                                  {"train", "--dtype", "bf16"},
                                                                  {"train", "--device", "cuda"},
-                                                                 {"train", "--backend", "gloo"},
+                                                                 {"train", "--backend", "nccl"},
                                                                  {"train", "--checkpoint-dir", "x"},
                                                                  {"train", "--schedule=1f1b"}}) {
     CAPTURE(words.back());
