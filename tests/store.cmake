@@ -15,10 +15,12 @@ add_dependencies(test_store_server dtrun-store)
 add_test(NAME "integration: dtrun-store" COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/store/store_tool_test.py $<TARGET_FILE:dtrun-store>)
 set_tests_properties("integration: dtrun-store" PROPERTIES LABELS integration TIMEOUT 60)
 
-# A million executions: scripts/fuzz_store.sh. Here a short run, so that the target cannot rot.
-add_test(NAME "fuzz: store parser" COMMAND ${CMAKE_SOURCE_DIR}/scripts/fuzz_store.sh 20000)
-set_tests_properties("fuzz: store parser" PROPERTIES LABELS fuzz TIMEOUT 180 SKIP_RETURN_CODE 77
-  ENVIRONMENT "DTRUN_FUZZ_DIR=${CMAKE_BINARY_DIR}/fuzz")
+# A million executions: scripts/fuzz.sh. Here short runs, so that the targets cannot rot.
+foreach(target IN ITEMS store membership)
+  add_test(NAME "fuzz: ${target}" COMMAND ${CMAKE_SOURCE_DIR}/scripts/fuzz.sh ${target} 20000)
+  set_tests_properties("fuzz: ${target}" PROPERTIES LABELS fuzz TIMEOUT 180 SKIP_RETURN_CODE 77
+    ENVIRONMENT "DTRUN_FUZZ_DIR=${CMAKE_BINARY_DIR}/fuzz")
+endforeach()
 
 # PyTorch's client against our server and our client against PyTorch's server: the newest torch, and Debian's when python3-torch is installed.
 add_executable(store_torch_probe integration/store/torch_probe.cpp)

@@ -73,6 +73,8 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   variables[environment::kUseAgentStore] = place.agent_store ? "True" : "False";
   variables[environment::kErrorFile] = files.error;
   variables[environment::kProgressFile] = files.progress.empty() ? std::nullopt : std::optional(files.progress);
+  variables[kTokenFileVariable] = std::nullopt;
+  variables["PET_RDZV_TOKEN_FILE"] = std::nullopt;
   variables[environment::kJob] = place.job.empty() ? std::nullopt : std::optional(place.job);
   variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.stop.signals_text;
   variables[environment::kLogDirectory] =

@@ -197,6 +197,9 @@ void apply_defaults_outside_the_table(CommandLine& line, const EnvironmentLookup
     if (const auto text = environment(kShutdownTimeoutVariable))
       config.stop.grace_seconds = parse_integer(kShutdownTimeoutVariable, *text);
   }
+  if (config.rendezvous.token_file.empty()) {
+    config.rendezvous.token_file = environment(kTokenFileVariable).value_or("");
+  }
   if (config.logs.line_prefix_template.empty()) {
     config.logs.line_prefix_template = environment(kPrefixTemplateVariable).value_or("");
   }
@@ -228,6 +231,7 @@ Setting setting_of(const Option& option, const std::optional<Given>& given, cons
   }
   const auto* variable = option.name == "shutdown-timeout"           ? kShutdownTimeoutVariable
                          : option.name == "log-line-prefix-template" ? kPrefixTemplateVariable
+                         : option.name == "rdzv-token-file"          ? kTokenFileVariable
                                                                      : nullptr;
   if (const auto text = variable != nullptr ? environment(variable) : std::nullopt) {
     setting.value = *text;

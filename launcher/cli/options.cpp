@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "launcher/config/grammar.hpp"
+#include "rendezvous/base/error.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -81,6 +82,12 @@ constexpr Option kOptions[] = {
      [](C& c, const V& v) { c.rendezvous.id = v.text; }},
     {"rdzv-conf", 0, kValue, kPet, Group::rendezvous, "K=V,...", "", "rendezvous settings, such as join_timeout=600",
      "", [](C& c, const V& v) { c.rendezvous.conf = parse_conf(v.label, v.text); }},
+    {"rdzv-token-file", 0, kValue, kPet, Group::rendezvous, "FILE", "",
+     "a secret that all nodes must know, mode 0600; also DTRUN_TOKEN_FILE", "",
+     [](C& c, const V& v) {
+       if (v.text.empty()) throw UsageError("cli", fmt::format("{} is empty, expected the path of a file", v.label));
+       c.rendezvous.token_file = v.text;
+     }},
     {"node-rank", 0, kValue, kPet, Group::rendezvous, "N", "0", "rank of this node, static only", "",
      [](C& c, const V& v) { c.rendezvous.node_rank = parse_integer(v.label, v.text); }},
     {"master-addr", 0, kValue, kPet, Group::rendezvous, "HOST", "127.0.0.1", "address of node 0, static only", "",

@@ -41,11 +41,14 @@ struct StreamRule {
 enum class StdinMode { none, rank0, all };
 enum class NumaBinding { none, node, socket, exclusive, core_complex };
 
+inline constexpr auto kTokenFileVariable = "DTRUN_TOKEN_FILE";
+
 struct RendezvousOptions {
   std::string backend = "static";
   std::string endpoint;
   std::string id = "none";
   std::map<std::string, std::string> conf;
+  std::string token_file;  // empty: none. Only the path; workers do not even get that
   bool standalone = false;
   int node_rank = 0;
   std::string master_addr = "127.0.0.1";

@@ -20,9 +20,10 @@ struct Outcome {
   std::string error;
 };
 
-inline Outcome run(Words arguments, JobOptions options = {}) {
-  arguments.insert(arguments.begin(), DTRUN_PROGRAM);
-  Job job(arguments, std::move(options));
+inline Outcome run(const Words& arguments, JobOptions options = {}) {
+  Words argv{DTRUN_PROGRAM};  // g++ 12 misreads an insertion at the front
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  Job job(argv, std::move(options));
   const auto status = job.wait();
   REQUIRE(status);
   CHECK(job.all_gone(std::chrono::seconds(2)));
