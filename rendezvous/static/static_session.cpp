@@ -72,14 +72,14 @@ void StaticSession::connect(const Endpoint& store) {
   try {
     auto made = std::make_unique<TcpStore>(options, [&](const std::string& why) {
       problem = why;
-      show(fmt::format("node 0 is not there: {}: {}", job_.endpoint.to_string(), why));
+      show("node 0 is not there: " + why);
       return !cancelled_;
     });
     made->set_timeout(kAnswerTime);
     const std::lock_guard lock(mutex_);
     store_ = std::move(made);
   } catch (const TimeoutError&) {
-    too_late(fmt::format("node 0 was not there: {}: {}", job_.endpoint.to_string(), problem));
+    too_late("node 0 was not there", ": " + problem);
   }
   if (cancelled_) store_->interrupt();
 }
@@ -230,9 +230,9 @@ void StaticSession::pause(std::chrono::milliseconds time) {
   std::this_thread::sleep_for(time);
 }
 
-void StaticSession::too_late(const std::string& what) {
-  throw TimeoutError("rendezvous", fmt::format("{} within {} s (static, {})", what, seconds(job_.join_timeout),
-                                               job_.endpoint.to_string()));
+void StaticSession::too_late(const std::string& what, const std::string& why) {
+  throw TimeoutError("rendezvous", fmt::format("{} within {} s (static, {}){}", what, seconds(job_.join_timeout),
+                                               job_.endpoint.to_string(), why));
 }
 
 }  // namespace dtrun::rendezvous

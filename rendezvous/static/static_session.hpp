@@ -71,7 +71,7 @@ class StaticSession {
   std::string here() const;
   void show(const std::string& text, bool always = false);
   void pause(std::chrono::milliseconds time);
-  [[noreturn]] void too_late(const std::string& what);
+  [[noreturn]] void too_late(const std::string& what, const std::string& why = {});
 
   const StaticJob job_;
   const Status status_;

@@ -113,12 +113,24 @@ TEST_CASE("a static node that comes before node 0 waits for it and says why") {
   auto& early = world.add(job(1, 2, port));
   REQUIRE(world.until([&] { return !early.lines.empty(); }));
   CHECK(
-      early.said(fmt::format("waiting for nodes: node 0 is not there: 127.0.0.1:{}: refused: nothing listens there "
-                             "(static, 127.0.0.1:{}), 0 s of 10 s",
-                             port, port)));
+      early.said(fmt::format("waiting for nodes: node 0 is not there: refused: nothing listens there (static, "
+                             "127.0.0.1:{}), 0 s of 10 s",
+                             port)));
   world.add(job(0, 2, port));
   REQUIRE(world.all_placed());
   CHECK(early.place->first_rank == 1);
+}
+
+TEST_CASE("a static node that finds nobody says what kept it") {
+  World world;
+  auto alone = job(1, 2, World::free_port());
+  alone.join_timeout = 300ms;
+  auto& node = world.add(alone);
+  REQUIRE(world.until([&] { return node.failure.has_value(); }));
+  CHECK(node.failure->exit_code == 75);
+  CHECK(node.failure->why == fmt::format("[rendezvous] node 0 was not there within 0 s (static, 127.0.0.1:{}): "
+                                         "refused: nothing listens there",
+                                         alone.endpoint.port));
 }
 
 TEST_CASE("a static node that is missing ends the join in time, on both sides") {
