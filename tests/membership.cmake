@@ -30,3 +30,15 @@ dtrun_test(test_membership unit
 dtrun_test(test_membership_network integration
   SOURCES integration/membership/membership_test.cpp integration/membership/entrance_test.cpp integration/membership/link_test.cpp
   DEPS rendezvous/coordinator rendezvous/server LINK Boost::headers)
+
+# PyTorch's agents at our coordinator, and the other way round.
+add_executable(coordinator_probe integration/membership/coordinator_probe.cpp)
+target_link_libraries(coordinator_probe PRIVATE dtrun_flags dtrun_rendezvous_coordinator Boost::headers)
+if(DEFINED ENV{DTRUN_TORCH_PYTHON})
+  set(torch_python $ENV{DTRUN_TORCH_PYTHON})
+else()
+  set(torch_python $ENV{HOME}/.cache/dtrun-torch/bin/python)
+endif()
+add_test(NAME "parity: a coordinator and PyTorch's agents"
+  COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/membership/torch_strangers_test.py ${torch_python} $<TARGET_FILE:coordinator_probe>)
+set_tests_properties("parity: a coordinator and PyTorch's agents" PROPERTIES LABELS parity TIMEOUT 240 SKIP_RETURN_CODE 77)
