@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "launcher/agent/rounds.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
 
 namespace dtrun::launcher {
@@ -12,12 +13,17 @@ namespace {
 using Kind = Action::Kind;
 using Actions = std::vector<Action>;
 
+Actions joined(Actions first, const Actions& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 Actions finish(JobState& state, int exit_code) {
   state.phase = Phase::finished;
   return {{Kind::finish, exit_code}};
 }
 
-// All workers of this attempt are gone.
+// All workers of this round are gone.
 Actions round_over(JobState& state) {
   state.phase = Phase::sweeping;
   return {{Kind::sweep_leftovers}};
@@ -28,93 +34,126 @@ Actions swept(JobState& state, int left) {
   if (left > 0) {
     state.gave_up = true;
     state.exit_code = kExitInfrastructure;
+    return finish(state, state.exit_code);
   }
-  if (left > 0 || state.reason != StopReason::restart) return finish(state, state.exit_code);
+  if (state.shared) {
+    state.phase = Phase::idle;
+    return {{Kind::tell_gone}};
+  }
+  if (state.reason != StopReason::restart) return finish(state, state.exit_code);
   state.phase = Phase::running;
   state.reason = StopReason::none;
   state.exit_code = kExitSuccess;
-  ++state.attempt;
-  ++state.without_progress;
-  return {{Kind::start_workers}};
+  state.budget.restart();
+  return {{Kind::start_workers, state.budget.restarts}};
 }
 
-Actions stop_rest(JobState& state, StopReason reason, int signal) {
+Actions stop_rest(JobState& state, StopReason reason, int signal, bool job_ends) {
   state.reason = reason;
   state.pending = 0;
   if (state.running == 0) return round_over(state);
   state.phase = Phase::stopping;
-  const auto timer = reason == StopReason::restart ? Kind::arm_restart_grace : Kind::arm_shutdown_grace;
-  return {{Kind::signal_groups, signal}, {timer}};
+  return {{Kind::signal_groups, signal}, {job_ends ? Kind::arm_shutdown_grace : Kind::arm_restart_grace}};
 }
 
 Actions kill_rest(JobState& state) {
+  state.pending = 0;
+  if (state.running == 0) return round_over(state);
   state.phase = Phase::killing;
   return {{Kind::kill_everything}, {Kind::arm_kill_limit}};
 }
 
-// --max-restarts counts every restart. With --max-no-progress-restarts those count that follow each other without the
-// job getting further; a program that does not tell how far it is keeps its --max-restarts, if there is one.
-NoRestart budget(const JobState& state) {
-  if (!state.max_no_progress_restarts) return state.attempt < state.max_restarts ? NoRestart::none : NoRestart::used_up;
-  const bool reports = state.best_step >= 0;
-  if (!reports && state.max_restarts > 0)
-    return state.attempt < state.max_restarts ? NoRestart::none : NoRestart::used_up;
-  return state.without_progress < *state.max_no_progress_restarts ? NoRestart::none : NoRestart::no_progress;
-}
-
-NoRestart judge_failure(JobState& state, const Event& event) {
-  if (event.step > state.best_step) {
-    state.best_step = event.step;
-    state.without_progress = 0;
-  }
-  // The same step needs the same memory: what failed there twice fails there again.
-  const bool again = event.out_of_memory && event.step >= 0 && event.step <= state.memory_step;
-  state.memory_step = event.out_of_memory ? event.step : -1;
-  const auto result = budget(state);
-  return result == NoRestart::none && again ? NoRestart::out_of_memory_again : result;
+Actions failed(JobState& state, const Event& event) {
+  state.exit_code = event.status.shell_code();
+  // Whether another round follows is about to be heard.
+  if (state.shared)
+    return joined({{Kind::tell_failure, state.exit_code}}, stop_rest(state, StopReason::round, SIGTERM, false));
+  state.no_restart = state.budget.judge(event.step, event.out_of_memory);
+  const bool again = state.no_restart == NoRestart::none;
+  return stop_rest(state, again ? StopReason::restart : StopReason::failure, SIGTERM, !again);
 }
 
 Actions worker_ended(JobState& state, const Event& event) {
   --state.running;
-  if (state.phase == Phase::running) {
-    if (!event.status.success()) {
-      state.exit_code = event.status.shell_code();
-      state.no_restart = judge_failure(state, event);
-      return stop_rest(state, state.no_restart == NoRestart::none ? StopReason::restart : StopReason::failure, SIGTERM);
-    }
-    return state.running == 0 && state.pending == 0 ? finish(state, kExitSuccess) : Actions{};
-  }
-  return state.running == 0 ? round_over(state) : Actions{};
+  if (state.phase != Phase::running) return state.running == 0 ? round_over(state) : Actions{};
+  if (!event.status.success()) return failed(state, event);
+  if (state.running > 0 || state.pending > 0) return {};
+  state.phase = Phase::idle;
+  return {{Kind::tell_success}};
+}
+
+Actions start_failed(JobState& state, int exit_code) {
+  state.exit_code = exit_code;
+  if (state.shared)
+    return joined({{Kind::tell_failure, exit_code}}, stop_rest(state, StopReason::round, SIGTERM, true));
+  return stop_rest(state, StopReason::failure, SIGTERM, true);
+}
+
+// The job ends now, whatever was to follow.
+Actions end_by_signal(JobState& state, int signal) {
+  state.exit_code = kExitSignalBase + signal;
+  return state.shared ? Actions{{Kind::tell_leaving, state.exit_code}} : Actions{};
 }
 
 Actions stop_signal(JobState& state, int signal) {
   switch (state.phase) {
+    case Phase::idle:
+      if (!state.shared || state.reason == StopReason::signal) return finish(state, kExitSignalBase + signal);
+      state.reason = StopReason::signal;
+      return end_by_signal(state, signal);
     case Phase::running: {
-      state.exit_code = kExitSignalBase + signal;
-      auto actions = stop_rest(state, StopReason::signal, signal);
+      auto actions = end_by_signal(state, signal);
+      actions = joined(std::move(actions), stop_rest(state, StopReason::signal, signal, true));
       if (signal == SIGINT) actions.push_back({Kind::announce_interrupt});
       return actions;
     }
     case Phase::stopping:
       if (state.reason == StopReason::signal) return kill_rest(state);
-      // The job ends now instead of restarting; the culprit of a final failure keeps the blame.
-      if (state.reason == StopReason::restart) {
-        state.exit_code = kExitSignalBase + signal;
-        return stop_rest(state, StopReason::signal, signal);
+      if (state.reason == StopReason::restart || state.reason == StopReason::round) {
+        auto actions = end_by_signal(state, signal);
+        return joined(std::move(actions), stop_rest(state, StopReason::signal, signal, true));
       }
+      // The culprit of a final failure keeps the blame.
       state.reason = StopReason::signal;
       return {{Kind::signal_groups, signal}};
     case Phase::killing:
     case Phase::sweeping:
-      if (state.reason == StopReason::restart) {
-        state.reason = StopReason::signal;
-        state.exit_code = kExitSignalBase + signal;
-      }
-      return {};
+      if (state.reason != StopReason::restart && state.reason != StopReason::round) return {};
+      state.reason = StopReason::signal;
+      return end_by_signal(state, signal);
     case Phase::finished:
       break;
   }
   return {};
+}
+
+Actions round_stops(JobState& state, RoundStop how) {
+  const bool job_ends = how != RoundStop::next_round;
+  switch (state.phase) {
+    case Phase::idle:
+      return round_over(state);
+    case Phase::running:
+      if (how != RoundStop::at_once) return stop_rest(state, StopReason::round, SIGTERM, job_ends);
+      state.reason = StopReason::round;
+      return kill_rest(state);
+    case Phase::stopping:
+      if (how == RoundStop::at_once) return kill_rest(state);
+      // It had failed here before anybody knew what follows.
+      if (job_ends && state.reason == StopReason::round) return {{Kind::arm_shutdown_grace}};
+      break;
+    case Phase::killing:
+    case Phase::sweeping:
+    case Phase::finished:
+      break;
+  }
+  return {};
+}
+
+void round_begins(JobState& state, int workers) {
+  state.phase = Phase::running;
+  state.reason = StopReason::none;
+  state.exit_code = kExitSuccess;
+  state.pending = workers;
 }
 
 }  // namespace
@@ -127,6 +166,8 @@ std::string_view name_of(StopReason reason) {
       return "failure";
     case StopReason::signal:
       return "signal";
+    case StopReason::round:
+      return "round";
     case StopReason::none:
       break;
   }
@@ -137,7 +178,7 @@ std::vector<Action> decide(JobState& state, const Event& event) {
   if (state.phase == Phase::finished) return {};
   switch (event.kind) {
     case Event::Kind::round_begins:
-      state.pending = event.value;
+      round_begins(state, event.value);
       return {};
     case Event::Kind::workers_started:
       state.running += event.value;
@@ -146,8 +187,7 @@ std::vector<Action> decide(JobState& state, const Event& event) {
     case Event::Kind::worker_ended:
       return worker_ended(state, event);
     case Event::Kind::start_failed:
-      state.exit_code = event.value;
-      return stop_rest(state, StopReason::failure, SIGTERM);
+      return start_failed(state, event.value);
     case Event::Kind::stop_signal:
       return stop_signal(state, event.value);
     case Event::Kind::user_signal:
@@ -159,6 +199,10 @@ std::vector<Action> decide(JobState& state, const Event& event) {
       return finish(state, kExitInfrastructure);
     case Event::Kind::swept:
       return swept(state, event.value);
+    case Event::Kind::round_stops:
+      return round_stops(state, static_cast<RoundStop>(event.value));
+    case Event::Kind::job_over:
+      return finish(state, event.value);
   }
   return {};
 }

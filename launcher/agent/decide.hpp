@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "launcher/process/exit_status.hpp"
+#include "rendezvous/membership/restart_budget.hpp"
 
 namespace dtrun::launcher {
 
 enum class Phase {
+  idle,      // none of ours run: before the first round, between two, or when all have succeeded
   running,   // workers run or are being started, nothing is wrong
   stopping,  // the rest was asked to stop, the grace period runs
   killing,   // SIGKILL was sent to everything
@@ -21,28 +23,23 @@ enum class Phase {
 };
 
 // Why the workers are being stopped; the last one decides what follows.
-enum class StopReason { none, restart, failure, signal };
+// `round`: of a job whose rounds are decided elsewhere.
+enum class StopReason { none, restart, failure, signal, round };
 std::string_view name_of(StopReason reason);
 
-// Why a failed attempt is not followed by another one.
-enum class NoRestart { none, used_up, no_progress, out_of_memory_again };
+using rendezvous::NoRestart;
 
 struct JobState {
-  int max_restarts = 0;
-  std::optional<int> max_no_progress_restarts;
+  bool shared = false;  // Rounds::shared(): this node does not decide on restarts
+  rendezvous::RestartBudget budget;
 
   Phase phase = Phase::running;
   StopReason reason = StopReason::none;
   NoRestart no_restart = NoRestart::none;
-  int pending = 0;       // workers of this attempt that are still to be started
+  int pending = 0;       // workers of this round that are still to be started
   int running = 0;       // workers started and not yet reaped
-  int attempt = 0;       // restarts so far: TORCHELASTIC_RESTART_COUNT
   int exit_code = 0;     // of the root cause, or 128 + n of the signal that stopped the job
   bool gave_up = false;  // a process could not be killed
-
-  std::int64_t best_step = -1;    // the furthest that any attempt reported; -1: none did
-  int without_progress = 0;       // restarts since an attempt got further than all before it
-  std::int64_t memory_step = -1;  // how far the attempt before was when it ran out of memory; -1: it did not
 };
 
 struct Event {
@@ -55,6 +52,8 @@ struct Event {
     user_signal,      // value: signal that is only passed on
     time_over,        // the timer that was armed last
     swept,            // value: processes that could not be killed
+    round_stops,      // value: RoundStop; of shared rounds
+    job_over,         // value: exit code; said by the source of rounds
   };
   Kind kind;
   int value = 0;
@@ -65,7 +64,11 @@ struct Event {
 
 struct Action {
   enum class Kind {
-    start_workers,    // of `attempt`, with a fresh store
+    start_workers,  // once more, value: restarts so far
+    tell_failure,   // to the source of rounds: value: exit code
+    tell_success,
+    tell_gone,
+    tell_leaving,     // value: exit code
     signal_groups,    // value: signal; followed by SIGCONT so that stopped workers hear it
     signal_workers,   // value: signal, to the workers themselves only
     kill_everything,  // SIGKILL to every descendant

@@ -16,14 +16,13 @@
 #include "launcher/agent/one_timer.hpp"
 #include "launcher/agent/output_pump.hpp"
 #include "launcher/agent/output_rules.hpp"
-#include "launcher/agent/round_store.hpp"
+#include "launcher/agent/rounds.hpp"
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/run_summary.hpp"
 #include "launcher/agent/signal_watch.hpp"
 #include "launcher/agent/worker_group.hpp"
 #include "launcher/agent/worker_spec.hpp"
 #include "launcher/process/process_tree.hpp"
-#include "rendezvous/base/env.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
 #include "rendezvous/contract/progress_file.hpp"
 
@@ -39,9 +38,6 @@ constexpr auto kSweepBudget = std::chrono::milliseconds(2000);
 constexpr auto kAfterGivingUp = std::chrono::milliseconds(100);
 // Between batches the agent hears signals and deaths: thousands of workers take seconds to start.
 constexpr int kStartBatch = 16;
-
-// After SIGKILL: a process in an uninterruptible call of the kernel is given up then.
-Seconds kill_limit() { return Seconds(static_cast<double>(env::get_int("DTRUN_KILL_LIMIT", 1, 3600).value_or(10))); }
 
 }  // namespace
 
@@ -60,13 +56,14 @@ class ElasticAgent::Impl {
         watcher_(io_),
         output_(io_, hub_),
         timer_(io_),
-        store_(io_, plan_.store),
-        workers_(watcher_, hub_) {
+        workers_(watcher_, hub_),
+        rounds_(make_rounds(io_, config, plan_, listener())) {
     allow_descriptors(plan_.workers);
-    state_.max_restarts = report_.max_restarts = config.max_restarts;
-    state_.max_no_progress_restarts = config.max_no_progress_restarts;
+    state_.budget.max_restarts = report_.max_restarts = config.max_restarts;
+    state_.budget.max_no_progress = config.max_no_progress_restarts;
+    state_.shared = rounds_->shared();
+    state_.phase = Phase::idle;
     report_.run_id = plan_.run_id;
-    report_.world_size = plan_.workers;
   }
 
   void run() {
@@ -74,7 +71,7 @@ class ElasticAgent::Impl {
     signals_.start([this](int number) { signal_came(number); });
     output_.start();
     watcher_.start([this](const std::vector<int>& ranks) { workers_ended(ranks); });
-    start_round();
+    rounds_->join();
     if (state_.phase != Phase::finished) io_.run();
     wind_up();
   }
@@ -115,18 +112,32 @@ class ElasticAgent::Impl {
     using Kind = Action::Kind;
     switch (action.kind) {
       case Kind::start_workers:
-        events_.restart(state_.attempt);
-        start_round();
+        events_.restart(action.value);
+        rounds_->again(action.value);
+        break;
+      case Kind::tell_failure:
+        tell_failure();
+        break;
+      case Kind::tell_success:
+        rounds_->succeeded();
+        break;
+      case Kind::tell_gone:
+        rounds_->gone();
+        break;
+      case Kind::tell_leaving:
+        rounds_->leave({action.value,
+                        fmt::format("{} was stopped by {}", report_.host, signal_name(action.value - kExitSignalBase)),
+                        report_.host, -1});
         break;
       case Kind::signal_groups:
-        events_.stop(state_.attempt, name_of(state_.reason), action.value);
+        events_.stop(round_.number, name_of(state_.reason), action.value);
         workers_.stop(action.value);
         break;
       case Kind::signal_workers:
         workers_.forward(action.value);
         break;
       case Kind::kill_everything:
-        events_.stop(state_.attempt, name_of(state_.reason), SIGKILL);
+        events_.stop(round_.number, name_of(state_.reason), SIGKILL);
         workers_.kill();
         signal_descendants(SIGKILL);
         break;
@@ -156,23 +167,47 @@ class ElasticAgent::Impl {
     timer_.arm(delay, [this] { react({Event::Kind::time_over}); });
   }
 
-  void start_round() {
+  Rounds::Listener listener() {
+    return {[this](const Round& round) { start_round(round); },
+            [this](RoundStop how, const std::string& why) { stop_round(how, why); },
+            [this](const rendezvous::Verdict& verdict) {
+              if (state_.shared) verdict_ = verdict;
+              react({Event::Kind::job_over, verdict.exit_code});
+            },
+            [this](const std::string& line) { hub_.write_notice("dtrun: " + line); }};
+  }
+
+  void start_round(const Round& round) {
     timer_.cancel();
     end_attempt();
     workers_.clear();
-    if (state_.attempt > 0) directory_.prune_attempt(state_.attempt - 1);
+    if (!report_.attempts.empty()) directory_.prune_attempt(round_.number);
+    round_ = round;
     culprit_ = -1;
     report_.waited_for.reset();
     memory_.forget_oom_kills();
-    report_.restarts_used = state_.attempt;
-    report_.add_attempt(state_.attempt, std::chrono::system_clock::now());
-    spec_.begin_attempt(state_.attempt);
-    const int port = store_.open();
-    spec_.use_port(port);
-    events_.rendezvous(state_.attempt, plan_.store.host, port);
-    events_.assignment(state_.attempt, plan_.workers);
+    report_.restarts_used = round.restarts;
+    report_.world_size = round.world_size;
+    report_.add_attempt(round.number, std::chrono::system_clock::now());
+    spec_.begin_round(round);
+    events_.round(round, plan_.workers);
     react({Event::Kind::round_begins, plan_.workers});
     start_batch();
+  }
+
+  void stop_round(RoundStop how, const std::string& why) {
+    // At the end it is said by the report.
+    if (how != RoundStop::job_ends && state_.reason != StopReason::signal) hub_.write_notice("dtrun: " + why);
+    react({Event::Kind::round_stops, static_cast<int>(how)});
+  }
+
+  void tell_failure() {
+    rendezvous::Report report;
+    report.verdict = failure_verdict(view(), ending());
+    report.retry = start_error_.empty();
+    report.step = report_.attempts.back().step;
+    report.out_of_memory = culprit_ >= 0 && workers_[culprit_].out_of_memory;
+    rounds_->failed(report);
   }
 
   void start_batch() {
@@ -181,7 +216,7 @@ class ElasticAgent::Impl {
     try {
       for (int rank = before; rank < wanted; ++rank) {
         workers_.start(spec_.launch_of(rank));
-        events_.worker_started(state_.attempt, rank, workers_[rank].pid);
+        events_.worker_started(round_, rank, workers_[rank].pid);
       }
     } catch (const SpawnError& error) {
       return start_failed(before, error, error.exit_code());
@@ -190,8 +225,8 @@ class ElasticAgent::Impl {
     }
     react({Event::Kind::workers_started, wanted - before});
     if (wanted == plan_.workers) return;
-    asio::post(io_, [this, attempt = state_.attempt] {
-      if (state_.phase == Phase::running && state_.attempt == attempt) start_batch();
+    asio::post(io_, [this, number = round_.number] {
+      if (state_.phase == Phase::running && round_.number == number) start_batch();
     });
   }
 
@@ -220,18 +255,17 @@ class ElasticAgent::Impl {
     // A SIGKILL that was not ours, and a kill by the kernel that is not yet accounted for.
     if (worker.status->signal == SIGKILL && !worker.killed && memory_.claim_oom_kill())
       workers_.mark_out_of_memory(rank);
-    events_.worker_ended(
-        {state_.attempt, rank, worker.pid, *worker.status, worker.out_of_memory, worker.asked_to_stop});
+    events_.worker_ended(round_, {rank, worker.pid, *worker.status, worker.out_of_memory, worker.asked_to_stop});
     Event event{Event::Kind::worker_ended, 0, *worker.status};
     const bool first_failure = state_.phase == Phase::running && !worker.status->success();
     if (first_failure) {
       culprit_ = rank;
-      event.step = report_.attempts.back().step = furthest_step(directory_, state_.attempt, workers_.size());
+      event.step = report_.attempts.back().step = furthest_step(directory_, round_.number, workers_.size());
       event.out_of_memory = worker.out_of_memory;
       report_.waited_for = blamed_worker(view(), rank);
     }
     const auto actions = decide(state_, event);
-    if (first_failure && state_.reason == StopReason::restart) hub_.write_notice(restart_notice(worker, rank, state_));
+    if (first_failure && state_.reason == StopReason::restart) hub_.write_notice(restart_notice(view(), rank, state_));
     for (const auto& action : actions) act(action);
   }
 
@@ -247,7 +281,7 @@ class ElasticAgent::Impl {
     if (report_.attempts.empty()) return;
     auto& attempt = report_.attempts.back();
     attempt.end = std::chrono::system_clock::now();
-    if (culprit_ >= 0 || !start_error_.empty()) summarize_failure(attempt, view(), {state_, culprit_, start_error_});
+    if (culprit_ >= 0 || !start_error_.empty()) summarize_failure(attempt, view(), ending());
   }
 
   void wind_up() {
@@ -255,7 +289,7 @@ class ElasticAgent::Impl {
     const auto earliest = Clock::now() + (state_.gave_up ? kAfterGivingUp : kDrainLimit);
     hub_.drain(Deadline(earliest), [&] { return told_to_hurry() && Clock::now() >= earliest; });
     end_attempt();
-    conclude(report_, view(), {state_, culprit_, start_error_});
+    conclude(report_, view(), ending());
     if (workers_.abandon_the_living() || state_.gave_up) {
       kill_descendants(kAfterGivingUp);  // those that are left have been named
     } else if (sweep(kSweepBudget) > 0) {
@@ -265,7 +299,8 @@ class ElasticAgent::Impl {
     if (directory_.prune(report_.exit_code == 0)) report_.log_directory = directory_.path();
   }
 
-  AttemptView view() const { return {workers_, hub_, directory_, memory_, report_.host, state_.attempt}; }
+  AttemptView view() const { return {workers_, hub_, directory_, memory_, report_.host, round_}; }
+  Ending ending() const { return {state_, culprit_, start_error_, verdict_}; }
 
   const LaunchConfig& config_;
   const JobPlan plan_;
@@ -277,8 +312,10 @@ class ElasticAgent::Impl {
   SignalWatch signals_;  // from here on a signal waits for the loop instead of killing us, with a directory made
   RunDirectory directory_;
   WorkerSpec spec_;
-  int culprit_ = -1;         // local rank of the first failure of this attempt
-  std::string start_error_;  // a worker could not be started: why
+  Round round_;
+  std::optional<rendezvous::Verdict> verdict_;  // of shared rounds
+  int culprit_ = -1;                            // local rank of the first failure of this round
+  std::string start_error_;                     // a worker could not be started: why
   MemoryCgroup memory_;
   std::optional<Clock::time_point> hurry_from_;  // from then on nobody waits for readers of the console
 
@@ -286,8 +323,8 @@ class ElasticAgent::Impl {
   ExitWatcher watcher_;
   OutputPump output_;
   OneTimer timer_;
-  RoundStore store_;
   WorkerGroup workers_;
+  std::unique_ptr<Rounds> rounds_;
 };
 
 ElasticAgent::ElasticAgent(const LaunchConfig& config, JobPlan plan, EventLog& events, RunReport& report)

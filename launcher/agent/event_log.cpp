@@ -60,31 +60,28 @@ void EventLog::start(const LaunchConfig& config, const std::string& run_id, int 
                              workers, config.max_restarts));
 }
 
-void EventLog::rendezvous(int attempt, const std::string& master_addr, int master_port) {
+void EventLog::round(const Round& round, int local_ranks) {
   if (!file_) return;
-  write("rendezvous", fmt::format(R"(,"attempt":{},"nodes":1,"master_addr":{},"master_port":{})", attempt,
-                                  json_text(master_addr), master_port));
+  write("rendezvous", fmt::format(R"(,"attempt":{},"nodes":{},"master_addr":{},"master_port":{})", round.number,
+                                  round.group_world_size, json_text(round.master_addr), round.master_port));
+  write("assignment",
+        fmt::format(R"(,"attempt":{},"restarts":{},"node_rank":{},"first_rank":{},"local_ranks":{},"world_size":{})",
+                    round.number, round.restarts, round.group_rank, round.first_rank, local_ranks, round.world_size));
 }
 
-void EventLog::assignment(int attempt, int world_size) {
-  if (!file_) return;
-  write("assignment", fmt::format(R"(,"attempt":{},"node_rank":0,"first_rank":0,"local_ranks":{},"world_size":{})",
-                                  attempt, world_size, world_size));
-}
-
-void EventLog::worker_started(int attempt, int rank, pid_t pid) {
+void EventLog::worker_started(const Round& round, int local_rank, pid_t pid) {
   if (file_)
-    write("worker_started",
-          fmt::format(R"(,"attempt":{},"rank":{},"local_rank":{},"pid":{})", attempt, rank, rank, pid));
+    write("worker_started", fmt::format(R"(,"attempt":{},"rank":{},"local_rank":{},"pid":{})", round.number,
+                                        round.first_rank + local_rank, local_rank, pid));
 }
 
-void EventLog::worker_ended(const WorkerEnd& end) {
+void EventLog::worker_ended(const Round& round, const WorkerEnd& end) {
   if (!file_) return;
   write(
       "worker_ended",
       fmt::format(R"(,"attempt":{},"rank":{},"local_rank":{},"pid":{},{},"out_of_memory":{},"stopped_by_launcher":{})",
-                  end.attempt, end.rank, end.rank, end.pid, status_fields(end.status), end.out_of_memory,
-                  end.stopped_by_launcher));
+                  round.number, round.first_rank + end.local_rank, end.local_rank, end.pid, status_fields(end.status),
+                  end.out_of_memory, end.stopped_by_launcher));
 }
 
 void EventLog::stop(int attempt, std::string_view reason, int signal) {

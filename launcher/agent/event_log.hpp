@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "launcher/agent/rounds.hpp"
 #include "launcher/config/launch_config.hpp"
 #include "launcher/process/exit_status.hpp"
 #include "launcher/report/run_report.hpp"
@@ -23,18 +24,16 @@ class EventLog {
   explicit EventLog(const LaunchConfig& config);
 
   void start(const LaunchConfig& config, const std::string& run_id, int workers, const std::string& host);
-  void rendezvous(int attempt, const std::string& master_addr, int master_port);
-  void assignment(int attempt, int world_size);
-  void worker_started(int attempt, int rank, pid_t pid);
+  void round(const Round& round, int local_ranks);  // rendezvous, assignment
+  void worker_started(const Round& round, int local_rank, pid_t pid);
   struct WorkerEnd {
-    int attempt = 0;
-    int rank = 0;
+    int local_rank = 0;
     pid_t pid = 0;
     ExitStatus status;
     bool out_of_memory = false;
     bool stopped_by_launcher = false;
   };
-  void worker_ended(const WorkerEnd& end);
+  void worker_ended(const Round& round, const WorkerEnd& end);
   void stop(int attempt, std::string_view reason, int signal);
   void restart(int next_attempt);
   void signal(int signal);

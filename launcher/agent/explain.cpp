@@ -78,11 +78,11 @@ std::string omp_threads(const std::vector<std::string>& environment, const std::
 
 RoundPlace first_round(const JobPlan& plan, const std::string& id, int allowed_cores) {
   RoundPlace place;
-  place.world_size = plan.workers;
+  place.local_world_size = place.round.world_size = place.round.role_world_size = plan.workers;
   place.run_id = id;
-  place.master_addr = plan.store.host;
-  place.master_port = plan.store.port;
-  place.agent_store = plan.store.agent_store;
+  place.round.master_addr = plan.store.host;
+  place.round.master_port = plan.store.port;
+  place.round.agent_store = plan.store.agent_store;
   place.allowed_cores = allowed_cores;
   return place;
 }

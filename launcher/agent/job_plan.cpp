@@ -23,6 +23,10 @@ std::vector<std::string> warnings_of(const LaunchConfig& config, const JobPlan& 
     warnings.push_back(fmt::format("--local-ranks-filter: there is no local rank {} (there are {}){}", *missing,
                                    plan.workers, all ? ", so no output at all is shown" : ""));
   }
+  if (plan.kind == JobKind::static_nodes && is_loopback_host(plan.endpoint.host)) {
+    warnings.push_back(
+        fmt::format("the nodes meet at {}: they must all be on this machine", plan.endpoint.to_string()));
+  }
   if (plan.store.generated_id && !config.rendezvous.standalone && config.rendezvous.master_addr != "127.0.0.1") {
     warnings.push_back(fmt::format("--master-addr {} is not used: on one node it needs --master-port; workers get {}",
                                    config.rendezvous.master_addr, plan.store.host));
@@ -42,7 +46,12 @@ std::vector<std::set<int>> bind_workers(NumaBinding binding, int workers) {
 
 JobPlan make_plan(const LaunchConfig& config) {
   JobPlan plan;
-  plan.store = single_node_store(config);
+  plan.kind = kind_of(config);
+  if (plan.kind == JobKind::one_node) {
+    plan.store = single_node_store(config);
+  } else {
+    plan.endpoint = nodes_endpoint(config);
+  }
   plan.workers = resolve_process_count(config.processes);
   if (config.numa_binding != NumaBinding::none) plan.cpus = bind_workers(config.numa_binding, plan.workers);
   plan.program = resolve_program(config, real_surroundings());

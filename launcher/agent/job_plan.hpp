@@ -14,7 +14,9 @@ struct JobPlan {
   int workers = 1;
   std::vector<std::string> program;  // argv in front of config.arguments
   std::string run_id;
-  SingleNodeStore store;
+  JobKind kind = JobKind::one_node;
+  SingleNodeStore store;              // of one node
+  Endpoint endpoint;                  // of several: the coordinator's, or the workers' store (static)
   std::vector<std::set<int>> cpus;    // by local rank, --numa-binding; empty: not bound
   std::vector<std::string> warnings;  // options that do not do what they seem to
 };

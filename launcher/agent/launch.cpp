@@ -22,6 +22,7 @@
 #include "launcher/agent/program.hpp"
 #include "launcher/agent/worker_environment.hpp"
 #include "launcher/cli/command_line.hpp"
+#include "launcher/logs/console_text.hpp"
 #include "launcher/process/proc_files.hpp"
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/env.hpp"
@@ -116,6 +117,8 @@ void publish(const LaunchConfig& config, const RunReport& report, const std::fun
   check(leave_error_file(report));
   if (config.report_file) check(write_file_whole(*config.report_file, run_report_json(report)));
   if (report.root_cause) return say(render_failure(report));
+  if (const auto& elsewhere = report.elsewhere)
+    say(fmt::format("dtrun: {}; the dtrun there has the full report\n", escaped(elsewhere->text)));
   for (const auto& note : report.notes) say(fmt::format("dtrun: {}\n", note));
   if (!report.error.empty()) complain(report.error);
 }

@@ -11,17 +11,18 @@ namespace dtrun::launcher {
 namespace {
 
 std::string prefix_of(const LaunchConfig& config, const OutputSurroundings& surroundings, int local_rank, bool teed) {
-  const auto rank = std::to_string(local_rank);
+  const auto rank = std::to_string(surroundings.first_rank + local_rank);
+  const auto local = std::to_string(local_rank);
   const std::vector<std::pair<std::string_view, std::string>> values = {
-      {"role_name", config.role}, {"rank", rank}, {"local_rank", rank}, {"hostname", surroundings.host}};
+      {"role_name", config.role}, {"rank", rank}, {"local_rank", local}, {"hostname", surroundings.host}};
   if (config.logs.console_prefix) {
     return *config.logs.console_prefix == "off" ? "" : substitute(*config.logs.console_prefix, values);
   }
   if (teed) {
     const auto& text = config.logs.line_prefix_template;
-    return text.empty() ? fmt::format("[{}{}]:", config.role, rank) : substitute(text, values);
+    return text.empty() ? fmt::format("[{}{}]:", config.role, local) : substitute(text, values);
   }
-  return surroundings.terminal && surroundings.workers > 1 ? fmt::format("[rank{}] ", rank) : "";
+  return surroundings.terminal && surroundings.world_size > 1 ? fmt::format("[rank{}] ", rank) : "";
 }
 
 }  // namespace

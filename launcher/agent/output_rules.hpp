@@ -9,7 +9,9 @@
 namespace dtrun::launcher {
 
 struct OutputSurroundings {
-  int workers = 1;
+  int workers = 1;     // on this node
+  int first_rank = 0;  // of them
+  int world_size = 1;
   // Empty: no files; -r, -t and --local-ranks-filter are then ignored, as torchrun does.
   std::string rank_directory;
   std::string attempt_directory;

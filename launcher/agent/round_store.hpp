@@ -1,9 +1,9 @@
 // The workers' store, one per attempt.
 #pragma once
 
+#include <cstdint>
 #include <memory>
-
-#include "launcher/config/launch_config.hpp"
+#include <string>
 
 namespace boost::asio {
 class io_context;
@@ -18,17 +18,17 @@ namespace dtrun::launcher {
 // time. Owner: the agent, its thread.
 class RoundStore {
  public:
-  RoundStore(boost::asio::io_context& io, SingleNodeStore place);
+  explicit RoundStore(boost::asio::io_context& io);
   ~RoundStore();
 
-  // A fresh store on a fresh port, or on the one port that was asked for. Returns the port. The store of the attempt
-  // before lives until here, so call it when that attempt's workers are gone. Throws UsageError (not an address of this
-  // machine), SystemError (port taken).
-  int open();
+  // A fresh store; `port` 0 is a fresh port. Returns the port. The store of the attempt before lives until here, so
+  // call it when that attempt's workers are gone. Throws UsageError (not an address of this machine), SystemError
+  // (port taken).
+  int open(const std::string& host, std::uint16_t port);
+  void close();
 
  private:
   boost::asio::io_context& io_;
-  const SingleNodeStore place_;
   std::unique_ptr<rendezvous::StoreServer> server_;
 };
 

@@ -13,15 +13,16 @@ namespace {
 WorkerFailure failure_of(const AttemptView& attempt, int rank) {
   const auto& worker = attempt.workers[rank];
   WorkerFailure failure;
-  failure.rank = failure.local_rank = rank;
+  failure.local_rank = rank;
+  failure.rank = attempt.round.first_rank + rank;
   failure.host = attempt.host;
   failure.pid = worker.pid;
   failure.status = worker.status.value_or(ExitStatus{});
   failure.time = worker.end;
-  failure.attempt = attempt.number;
+  failure.attempt = attempt.round.number;
   failure.stdout_log = worker.output.stdout_file;
   failure.stderr_log = worker.output.stderr_file;
-  failure.error_file_path = attempt.directory.error_file(attempt.number, rank);
+  failure.error_file_path = attempt.directory.error_file(attempt.round.number, rank);
   if (attempt.directory.exists()) failure.error = read_error_file(failure.error_file_path);
   failure.stderr_tail = attempt.hub.stderr_tail(worker.capture);
   failure.stopped_by_launcher = worker.asked_to_stop;
@@ -35,12 +36,13 @@ WorkerFailure failure_of(const AttemptView& attempt, int rank) {
 
 WorkerFailure not_started(const AttemptView& attempt, const std::string& error, int exit_code) {
   WorkerFailure failure;
-  failure.rank = failure.local_rank = attempt.workers.size();
+  failure.local_rank = attempt.workers.size();
+  failure.rank = attempt.round.first_rank + failure.local_rank;
   failure.host = attempt.host;
   failure.start_error = error;
   failure.status.code = exit_code;
   failure.time = std::chrono::system_clock::now();
-  failure.attempt = attempt.number;
+  failure.attempt = attempt.round.number;
   return failure;
 }
 
@@ -110,26 +112,26 @@ bool ended_cleanly(const WorkerGroup& workers, int signal) {
   return true;
 }
 
-// A failure with no restart left. A signal that came later did not change that, nor did a worker that could not be
-// killed; a signal that kept a restart from happening did.
-bool culprit_failed(const RunReport& report, const AttemptView& attempt, const Ending& ending) {
+// A failure on this node with no restart left. A signal that came later did not change that, nor did a worker that
+// could not be killed; a signal that kept a restart from happening did, and so did an earlier failure on another node.
+bool failed_here(const RunReport& report, const AttemptView& attempt, const Ending& ending) {
+  if (const auto& verdict = ending.verdict) {
+    const int local = ending.start_error.empty() ? ending.culprit : attempt.workers.size();
+    return local >= 0 && verdict->rank == attempt.round.first_rank + local && verdict->node == attempt.host;
+  }
+  if (!ending.start_error.empty()) return true;
   return ending.culprit >= 0 &&
          (ending.state.gave_up || report.exit_code == attempt.workers[ending.culprit].status->shell_code());
 }
 
-std::string no_restart_text(const JobState& state) {
-  switch (state.no_restart) {
-    case NoRestart::no_progress:
-      return state.best_step < 0
-                 ? fmt::format("{} restarts without progress are used up", state.without_progress)
-                 : fmt::format("{} restarts got no further than step {}", state.without_progress, state.best_step);
-    case NoRestart::out_of_memory_again:
-      return fmt::format("out of memory at step {} again, it needs less memory or a higher limit", state.memory_step);
-    case NoRestart::none:
-    case NoRestart::used_up:
-      break;
+// The cause is on another node, or no worker's.
+void note_verdict(RunReport& report, const rendezvous::Verdict& verdict) {
+  if (verdict.rank < 0) {
+    report.error = verdict.text;
+    report.error_kind = "RendezvousError";
+    return;
   }
-  return {};
+  report.elsewhere = FailureElsewhere{verdict.rank, verdict.node, verdict.text};
 }
 
 }  // namespace
@@ -145,17 +147,40 @@ std::int64_t furthest_step(const RunDirectory& directory, int attempt, int worke
 
 std::optional<BlamedWorker> blamed_worker(const AttemptView& attempt, int culprit) {
   if (!attempt.directory.exists()) return {};
-  const auto blamed = read_error_file(attempt.directory.error_file(attempt.number, culprit)).blames_rank;
-  if (!blamed || *blamed == culprit || *blamed >= attempt.workers.size()) return {};
-  const auto& worker = attempt.workers[*blamed];
+  const auto blamed = read_error_file(attempt.directory.error_file(attempt.round.number, culprit)).blames_rank;
+  if (!blamed) return {};
+  const int local = *blamed - attempt.round.first_rank;
+  if (local == culprit || *blamed >= attempt.round.world_size) return {};
+  if (local < 0 || local >= attempt.workers.size()) return BlamedWorker{*blamed, 0, "on another node"};
+  const auto& worker = attempt.workers[local];
   return BlamedWorker{*blamed, worker.pid, state_text(worker)};
 }
 
-std::string restart_notice(const Worker& culprit, int rank, const JobState& state) {
-  auto which = fmt::format("restart {}", state.attempt + 1);
-  if (!state.max_no_progress_restarts) which += fmt::format(" of {}", state.max_restarts);
-  return fmt::format("dtrun: rank {} (pid {}) failed: {}; {} follows", rank, culprit.pid, culprit.status->to_string(),
-                     which);
+rendezvous::Verdict failure_verdict(const AttemptView& attempt, const Ending& ending) {
+  const bool started = ending.start_error.empty();
+  const int local_rank = started ? ending.culprit : attempt.workers.size();
+  rendezvous::Verdict verdict;
+  verdict.rank = attempt.round.first_rank + local_rank;
+  verdict.node = attempt.host;
+  verdict.exit_code = ending.state.exit_code;
+  if (started) {
+    const auto& worker = attempt.workers[local_rank];
+    verdict.text = fmt::format("rank {} on {} (pid {}) failed: {}{}", verdict.rank, attempt.host, worker.pid,
+                               worker.status->to_string(), worker.out_of_memory ? ", out of memory" : "");
+  } else {
+    verdict.text =
+        fmt::format("rank {} on {} could not be started: {}", verdict.rank, attempt.host, ending.start_error);
+  }
+  return verdict;
+}
+
+std::string restart_notice(const AttemptView& attempt, int culprit, const JobState& state) {
+  const auto& budget = state.budget;
+  auto which = fmt::format("restart {}", budget.restarts + 1);
+  if (!budget.max_no_progress) which += fmt::format(" of {}", budget.max_restarts);
+  const auto& worker = attempt.workers[culprit];
+  return fmt::format("dtrun: rank {} (pid {}) failed: {}; {} follows", attempt.round.first_rank + culprit, worker.pid,
+                     worker.status->to_string(), which);
 }
 
 void note_survivor(RunReport& report, const Survivor& survivor) {
@@ -178,24 +203,30 @@ void summarize_failure(AttemptSummary& summary, const AttemptView& attempt, cons
 
 void conclude(RunReport& report, const AttemptView& attempt, const Ending& ending) {
   note_the_stubborn(report, attempt.workers);
-  report.no_restart = no_restart_text(ending.state);
-  if (!ending.start_error.empty() || culprit_failed(report, attempt, ending)) {
+  const auto& state = ending.state;
+  report.no_restart = ending.verdict ? ending.verdict->no_restart : state.budget.text(state.no_restart);
+  const bool stopped_here = report.stop_signal != 0 && report.exit_code == kExitSignalBase + report.stop_signal;
+  if (failed_here(report, attempt, ending)) {
     fill_in_failures(report, attempt, ending);
     if (const auto others = attempt.memory.unclaimed_oom_kills(); others > 0) {
       report.notes.push_back(fmt::format("out of memory: meanwhile the kernel killed {} other process{} of this cgroup",
                                          others, others == 1 ? "" : "es"));
     }
-    report.all_output_in_files = all_output_in_files(attempt.workers, report.world_size);
+    report.all_output_in_files = all_output_in_files(attempt.workers, attempt.workers.size());
+  } else if (ending.verdict && ending.verdict->exit_code != kExitSuccess && !stopped_here) {
+    note_verdict(report, *ending.verdict);
   } else if (report.stop_signal != 0 && report.exit_code != kExitSuccess) {
     const bool clean = ended_cleanly(attempt.workers, report.stop_signal);
     report.notes.insert(report.notes.begin(),
                         fmt::format("stopped by {}{}", signal_name(report.stop_signal), clean ? ", clean" : ""));
   }
+  const bool failed = report.root_cause || report.elsewhere;
   const bool could_not_start = !ending.start_error.empty() && report.exit_code == kExitInfrastructure;
-  report.outcome = report.exit_code == kExitSuccess          ? Outcome::success
-                   : ending.state.gave_up || could_not_start ? Outcome::infrastructure
-                   : report.root_cause                       ? Outcome::failure
-                                                             : Outcome::stopped;
+  const bool no_job = !failed && !stopped_here && report.exit_code == kExitInfrastructure;
+  report.outcome = report.exit_code == kExitSuccess             ? Outcome::success
+                   : state.gave_up || could_not_start || no_job ? Outcome::infrastructure
+                   : failed                                     ? Outcome::failure
+                                                                : Outcome::stopped;
 }
 
 }  // namespace dtrun::launcher

@@ -7,6 +7,7 @@
 
 #include "launcher/agent/decide.hpp"
 #include "launcher/agent/memory_cgroup.hpp"
+#include "launcher/agent/rounds.hpp"
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/worker_group.hpp"
 #include "launcher/logs/output_hub.hpp"
@@ -21,7 +22,7 @@ struct AttemptView {
   const RunDirectory& directory;
   const MemoryCgroup& memory;
   std::string host;
-  int number = 0;
+  const Round& round;
 };
 
 // How far the attempt is: its slowest worker of those that report progress; -1 when none does.
@@ -36,12 +37,16 @@ void note_survivor(RunReport& report, const Survivor& survivor);
 // How the last attempt ended.
 struct Ending {
   const JobState& state;
-  int culprit = -1;                // local rank of the first failure
-  const std::string& start_error;  // a worker could not be started: why
+  int culprit = -1;                                   // local rank of the first failure
+  const std::string& start_error;                     // a worker could not be started: why
+  const std::optional<rendezvous::Verdict>& verdict;  // of shared rounds, for all nodes
 };
 
 // For the console, when a failed attempt is followed by another.
-std::string restart_notice(const Worker& culprit, int rank, const JobState& state);
+std::string restart_notice(const AttemptView& attempt, int culprit, const JobState& state);
+
+// What the other nodes of the job are told of this node's first failure.
+rendezvous::Verdict failure_verdict(const AttemptView& attempt, const Ending& ending);
 
 // In one line: the rank that failed first. Reads its error file.
 void summarize_failure(AttemptSummary& summary, const AttemptView& attempt, const Ending& ending);

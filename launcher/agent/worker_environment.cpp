@@ -53,24 +53,24 @@ void show_one_device(Variables& variables, const std::vector<std::string>& inher
 
 std::vector<std::string> worker_environment(const std::vector<std::string>& inherited, const LaunchConfig& config,
                                             const RoundPlace& place, int local_rank, const ContractFiles& files) {
-  const auto rank = std::to_string(local_rank);
-  const auto world = std::to_string(place.world_size);
+  const auto& round = place.round;
+  const auto text = [](int number) { return std::to_string(number); };
   Variables variables;
-  variables[environment::kRank] = rank;
-  variables[environment::kLocalRank] = config.virtual_local_rank ? "0" : rank;
-  variables[environment::kGroupRank] = "0";
-  variables[environment::kRoleRank] = rank;
+  variables[environment::kRank] = text(round.first_rank + local_rank);
+  variables[environment::kLocalRank] = config.virtual_local_rank ? "0" : text(local_rank);
+  variables[environment::kGroupRank] = text(round.group_rank);
+  variables[environment::kRoleRank] = text(round.first_role_rank + local_rank);
   variables[environment::kRoleName] = config.role;
-  variables[environment::kWorldSize] = world;
-  variables[environment::kLocalWorldSize] = world;
-  variables[environment::kGroupWorldSize] = "1";
-  variables[environment::kRoleWorldSize] = world;
-  variables[environment::kMasterAddr] = place.master_addr;
-  variables[environment::kMasterPort] = std::to_string(place.master_port);
-  variables[environment::kRestartCount] = std::to_string(place.attempt);
-  variables[environment::kMaxRestarts] = std::to_string(config.max_restarts);
+  variables[environment::kWorldSize] = text(round.world_size);
+  variables[environment::kLocalWorldSize] = text(place.local_world_size);
+  variables[environment::kGroupWorldSize] = text(round.group_world_size);
+  variables[environment::kRoleWorldSize] = text(round.role_world_size);
+  variables[environment::kMasterAddr] = round.master_addr;
+  variables[environment::kMasterPort] = text(round.master_port);
+  variables[environment::kRestartCount] = text(round.restarts);
+  variables[environment::kMaxRestarts] = text(config.max_restarts);
   variables[environment::kRunId] = place.run_id;
-  variables[environment::kUseAgentStore] = place.agent_store ? "True" : "False";
+  variables[environment::kUseAgentStore] = round.agent_store ? "True" : "False";
   variables[environment::kErrorFile] = files.error;
   variables[environment::kProgressFile] = files.progress.empty() ? std::nullopt : std::optional(files.progress);
   variables[kTokenFileVariable] = std::nullopt;
@@ -81,8 +81,8 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
       place.log_directory.empty() ? std::nullopt : std::optional(place.log_directory);
   if (!value_in(inherited, environment::kAsyncErrorHandling)) variables[environment::kAsyncErrorHandling] = "1";
   // The cores we may use, shared fairly. One worker alone may use them all, as without a launcher.
-  if (!value_in(inherited, environment::kOmpNumThreads) && place.world_size > 1) {
-    variables[environment::kOmpNumThreads] = std::to_string(std::max(1, place.allowed_cores / place.world_size));
+  if (!value_in(inherited, environment::kOmpNumThreads) && place.local_world_size > 1) {
+    variables[environment::kOmpNumThreads] = text(std::max(1, place.allowed_cores / place.local_world_size));
   }
   if (config.virtual_local_rank) show_one_device(variables, inherited, local_rank);
 

@@ -6,18 +6,16 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/agent/rounds.hpp"
 #include "launcher/config/launch_config.hpp"
 
 namespace dtrun::launcher {
 
-// What all workers of one attempt have in common.
+// What all workers of this node have in common in one round.
 struct RoundPlace {
-  int world_size = 1;
-  int attempt = 0;
+  Round round;
+  int local_world_size = 1;
   std::string run_id;
-  std::string master_addr;
-  int master_port = 0;
-  bool agent_store = true;
   int allowed_cores = 1;
   std::string log_directory;  // of this attempt; empty: none
   std::string job;            // JobMark's text

@@ -2,7 +2,13 @@
 
 #include <signal.h>
 
+#include "rendezvous/base/env.hpp"
+
 namespace dtrun::launcher {
+
+std::chrono::duration<double> kill_limit() {
+  return std::chrono::duration<double>(static_cast<double>(env::get_int("DTRUN_KILL_LIMIT", 1, 3600).value_or(10)));
+}
 
 void WorkerGroup::start(const WorkerLaunch& launch) {
   auto ends = hub_.attach(launch.output);

@@ -29,6 +29,9 @@ struct Worker {
   bool out_of_memory = false;  // SIGKILL that was not ours, and the kernel's OOM killer struck since the round began
 };
 
+// After SIGKILL: a process in an uninterruptible call of the kernel is given up then (DTRUN_KILL_LIMIT, 10 s).
+std::chrono::duration<double> kill_limit();
+
 // Owner: the agent. Destroying it kills what still runs. Index = local rank.
 class WorkerGroup {
  public:

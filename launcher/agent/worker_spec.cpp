@@ -13,21 +13,21 @@ namespace dtrun::launcher {
 WorkerSpec::WorkerSpec(const LaunchConfig& config, const JobPlan& plan, RunDirectory& directory,
                        const std::string& host)
     : config_(config), plan_(plan), directory_(directory), inherited_(own_environment()) {
-  place_.world_size = plan.workers;
+  place_.local_world_size = plan.workers;
   place_.run_id = plan.run_id;
   if (const auto mark = JobMark::of_guardian(::getppid())) place_.job = mark->to_string();
-  place_.master_addr = plan.store.host;
-  place_.agent_store = plan.store.agent_store;
   place_.allowed_cores = plan.workers > 1 ? allowed_cores() : 1;
   output_.workers = plan.workers;
   output_.terminal = ::isatty(STDOUT_FILENO) == 1;
   output_.host = host;
 }
 
-void WorkerSpec::begin_attempt(int number) {
-  place_.attempt = number;
-  place_.log_directory = output_.attempt_directory = directory_.attempt(number);
-  directory_.make_attempt(number, plan_.workers);
+void WorkerSpec::begin_round(const Round& round) {
+  place_.round = round;
+  output_.first_rank = round.first_rank;
+  output_.world_size = round.world_size;
+  place_.log_directory = output_.attempt_directory = directory_.attempt(round.number);
+  directory_.make_attempt(round.number, plan_.workers);
   make_filtered_files();
 }
 
@@ -47,14 +47,14 @@ WorkerLaunch WorkerSpec::launch_of(int local_rank) const {
   process.argv = plan_.program;
   if (!plan_.cpus.empty()) process.cpus = plan_.cpus[static_cast<std::size_t>(local_rank)];
   for (const auto& argument : config_.arguments) process.argv.push_back(substitute_local_rank(argument, local_rank));
-  process.environment = worker_environment(
-      inherited_, config_, place_, local_rank,
-      {directory_.error_file(place_.attempt, local_rank), directory_.progress_file(place_.attempt, local_rank)});
+  process.environment = worker_environment(inherited_, config_, place_, local_rank,
+                                           {directory_.error_file(place_.round.number, local_rank),
+                                            directory_.progress_file(place_.round.number, local_rank)});
   const bool reads =
       config_.stdin_mode == StdinMode::all || (config_.stdin_mode == StdinMode::rank0 && local_rank == 0);
   if (reads) process.stdin_fd = STDIN_FILENO;
   auto surroundings = output_;
-  surroundings.rank_directory = directory_.rank(place_.attempt, local_rank);
+  surroundings.rank_directory = directory_.rank(place_.round.number, local_rank);
   launch.output = output_plan(config_, surroundings, local_rank);
   return launch;
 }

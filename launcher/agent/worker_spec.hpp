@@ -13,14 +13,13 @@
 
 namespace dtrun::launcher {
 
-// Owner: the agent; config, plan and directory outlive it. begin_attempt throws SystemError, launch_of UsageError.
+// Owner: the agent; config, plan and directory outlive it. begin_round throws SystemError, launch_of UsageError.
 class WorkerSpec {
  public:
   WorkerSpec(const LaunchConfig& config, const JobPlan& plan, RunDirectory& directory, const std::string& host);
 
-  // Makes the attempt's directories; launch_of() is then about this attempt.
-  void begin_attempt(int number);
-  void use_port(int master_port) { place_.master_port = master_port; }
+  // Makes the round's directories; launch_of() is then about this round.
+  void begin_round(const Round& round);
   WorkerLaunch launch_of(int local_rank) const;
 
  private:

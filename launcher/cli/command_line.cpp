@@ -272,7 +272,7 @@ CommandLine parse_command_line(std::span<const std::string> arguments, const Env
       line, [&](std::string_view name) { return given_names.contains(name); }, environment);
   apply_defaults_outside_the_table(line, environment);
   validate(line.config);
-  static_cast<void>(single_node_store(line.config));
+  if (kind_of(line.config) == JobKind::one_node) static_cast<void>(single_node_store(line.config));
   return line;
 }
 

@@ -88,7 +88,7 @@ constexpr Option kOptions[] = {
        if (v.text.empty()) throw UsageError("cli", fmt::format("{} is empty, expected the path of a file", v.label));
        c.rendezvous.token_file = v.text;
      }},
-    {"node-rank", 0, kValue, kPet, Group::rendezvous, "N", "0", "rank of this node, static only", "",
+    {"node-rank", 0, kValue, kPet, Group::rendezvous, "N", "", "rank of this node; static: 0 if not given", "",
      [](C& c, const V& v) { c.rendezvous.node_rank = parse_integer(v.label, v.text); }},
     {"master-addr", 0, kValue, kPet, Group::rendezvous, "HOST", "127.0.0.1", "address of node 0, static only", "",
      [](C& c, const V& v) { c.rendezvous.master_addr = v.text; }},

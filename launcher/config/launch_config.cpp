@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "launcher/config/grammar.hpp"
@@ -14,17 +15,87 @@ namespace dtrun::launcher {
 namespace {
 
 constexpr std::uint16_t kStaticPort = 29500;
+constexpr std::uint16_t kCoordinatorPort = 29400;  // torchrun's for c10d
 
 [[noreturn]] void refuse(std::string_view text) { throw UsageError("cli", text); }
 
 void validate_conf(const RendezvousOptions& rendezvous) {
-  for (const auto* key :
-       {"join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "read_timeout", "timeout"}) {
+  for (const auto* key : {"join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "read_timeout",
+                          "timeout", "keep_alive_interval", "keep_alive_max_attempt"}) {
     const auto found = rendezvous.conf.find(key);
     if (found == rendezvous.conf.end()) continue;
     const auto label = fmt::format("{} in --rdzv-conf", key);
     if (parse_integer(label, found->second) <= 0)
-      refuse(fmt::format("{} is \"{}\", expected seconds above 0", label, found->second));
+      refuse(fmt::format("{} is \"{}\", expected {} above 0", label, found->second,
+                         std::string_view(key) == "keep_alive_max_attempt" ? "a number" : "seconds"));
+  }
+  static_cast<void>(conf_flag(rendezvous, "is_host"));
+  const auto join = rendezvous.conf.find("join");
+  if (join != rendezvous.conf.end() && join->second != "wait" && join->second != "restart")
+    refuse(fmt::format("join in --rdzv-conf is \"{}\", expected restart or wait", join->second));
+}
+
+Endpoint static_endpoint(const RendezvousOptions& rendezvous) {
+  if (rendezvous.endpoint.empty()) {
+    const auto& host = rendezvous.master_addr;
+    const bool bare_ipv6 = host.find(':') != std::string::npos && host.front() != '[';
+    return {parse_endpoint(bare_ipv6 ? "[" + host + "]" : host, 0).host,
+            static_cast<std::uint16_t>(rendezvous.master_port.value_or(kStaticPort))};
+  }
+  const auto endpoint = parse_endpoint(rendezvous.endpoint, 0);
+  if (endpoint.port == 0)
+    refuse(fmt::format("--rdzv-endpoint is \"{}\", expected HOST:PORT (the static backend needs the port)",
+                       rendezvous.endpoint));
+  return endpoint;
+}
+
+// Letters that are safe in a file name, a log and a message.
+void validate_job_id(const std::string& id) {
+  const bool plain = std::all_of(id.begin(), id.end(), [](unsigned char c) {
+    return c < 0x80 && (std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-');
+  });
+  if (id.empty() || id.size() > 128 || !plain) {
+    refuse(fmt::format(
+        "--rdzv-id is \"{}\", expected 1 to 128 letters, digits, '.', '_' or '-', the same on every node", id));
+  }
+}
+
+void validate_several_nodes(const LaunchConfig& config) {
+  const auto& rendezvous = config.rendezvous;
+  const auto& rank = rendezvous.node_rank;
+  if (rank && (*rank < 0 || *rank >= config.nodes.max))
+    refuse(fmt::format("--node-rank is {}, expected 0 to {}", *rank, config.nodes.max - 1));
+  if (kind_of(config) == JobKind::static_nodes) {
+    if (rendezvous.endpoint.empty() && !rendezvous.master_port && rendezvous.master_addr == "127.0.0.1") {
+      refuse(
+          fmt::format("--nnodes is {}, but nothing says where the nodes meet: give every node --rdzv-backend=c10d "
+                      "--rdzv-endpoint=HOST:PORT with HOST one of them, or --node-rank and --master-addr",
+                      config.nodes.max));
+    }
+    static_endpoint(rendezvous);
+    return;
+  }
+  validate_job_id(rendezvous.id);
+  const auto store_type = rendezvous.conf.find("store_type");
+  if (store_type != rendezvous.conf.end() && store_type->second != "tcp")
+    refuse(fmt::format("store_type in --rdzv-conf is \"{}\", expected tcp: dtrun needs no shared file",
+                       store_type->second));
+  if (rendezvous.endpoint.empty() && config.nodes.min > 1) {
+    refuse(fmt::format(
+        "--nnodes is {}, but there is no --rdzv-endpoint=HOST:PORT: give every node the same, HOST is one of them",
+        config.nodes.max));
+  }
+  const auto endpoint = nodes_endpoint(config);
+  if (endpoint.port == 0)
+    refuse(fmt::format("--rdzv-endpoint is \"{}\", expected a port above 0: the other nodes must know it",
+                       rendezvous.endpoint));
+  // Every node would wait for the others at itself. With a loopback --local-addr they are on one machine.
+  const bool one_machine = rendezvous.local_addr && is_loopback_host(*rendezvous.local_addr);
+  if (config.nodes.min > 1 && is_loopback_host(endpoint.host) && !one_machine) {
+    refuse(
+        fmt::format("--rdzv-endpoint is \"{}\", expected an address that the other nodes can reach (for several "
+                    "nodes on this one machine add --local-addr=127.0.0.1)",
+                    rendezvous.endpoint));
   }
 }
 
@@ -44,18 +115,7 @@ void validate_rendezvous(const LaunchConfig& config) {
   if (rendezvous.master_port && (*rendezvous.master_port < 0 || *rendezvous.master_port > 65535)) {
     refuse(fmt::format("--master-port is {}, expected 0 to 65535", *rendezvous.master_port));
   }
-  if (config.nodes.max > 1) {
-    if (!rendezvous.endpoint.empty() && config.nodes.min > 1 &&
-        is_loopback_host(parse_endpoint(rendezvous.endpoint, 0).host)) {
-      refuse(fmt::format(
-          "--rdzv-endpoint is \"{}\", expected an address that the other nodes can reach (--nnodes is above 1)",
-          rendezvous.endpoint));
-    }
-    refuse(
-        fmt::format("--nnodes asks for up to {} nodes: jobs over several nodes are not supported yet by this version; "
-                    "use --nnodes 1",
-                    config.nodes.max));
-  }
+  if (kind_of(config) != JobKind::one_node) validate_several_nodes(config);
 }
 
 }  // namespace
@@ -110,25 +170,42 @@ SingleNodeStore single_node_store(const LaunchConfig& config) {
     return store;
   }
   store.fixed_port = true;
-  if (rendezvous.endpoint.empty()) {
-    store.host =
-        parse_endpoint(rendezvous.master_addr.find(':') != std::string::npos && rendezvous.master_addr.front() != '['
-                           ? "[" + rendezvous.master_addr + "]"
-                           : rendezvous.master_addr,
-                       0)
-            .host;
-    store.port = static_cast<std::uint16_t>(rendezvous.master_port.value_or(kStaticPort));
-  } else {
-    const auto endpoint = parse_endpoint(rendezvous.endpoint, 0);
-    if (endpoint.port == 0)
-      refuse(fmt::format("--rdzv-endpoint is \"{}\", expected HOST:PORT (the static backend needs the port)",
-                         rendezvous.endpoint));
-    store.host = endpoint.host;
-    store.port = endpoint.port;
-  }
-  if (rendezvous.node_rank != 0)
-    refuse(fmt::format("--node-rank is {}, expected 0: --nnodes is 1", rendezvous.node_rank));
+  const auto endpoint = static_endpoint(rendezvous);
+  store.host = endpoint.host;
+  store.port = endpoint.port;
+  if (rendezvous.node_rank.value_or(0) != 0)
+    refuse(fmt::format("--node-rank is {}, expected 0: --nnodes is 1", *rendezvous.node_rank));
   return store;
+}
+
+JobKind kind_of(const LaunchConfig& config) {
+  if (config.nodes.max <= 1 || config.rendezvous.standalone) return JobKind::one_node;
+  return config.rendezvous.backend == "static" ? JobKind::static_nodes : JobKind::shared_nodes;
+}
+
+Endpoint nodes_endpoint(const LaunchConfig& config) {
+  if (kind_of(config) == JobKind::static_nodes) return static_endpoint(config.rendezvous);
+  return parse_endpoint(config.rendezvous.endpoint, kCoordinatorPort);
+}
+
+int conf_number(const RendezvousOptions& rendezvous, const std::string& key, int otherwise) {
+  const auto found = rendezvous.conf.find(key);
+  return found == rendezvous.conf.end() ? otherwise
+                                        : parse_integer(fmt::format("{} in --rdzv-conf", key), found->second);
+}
+
+std::optional<bool> conf_flag(const RendezvousOptions& rendezvous, const std::string& key) {
+  const auto found = rendezvous.conf.find(key);
+  if (found == rendezvous.conf.end()) return {};
+  auto text = found->second;
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const auto* yes : {"1", "true", "t", "yes", "y"}) {
+    if (text == yes) return true;
+  }
+  for (const auto* no : {"0", "false", "f", "no", "n"}) {
+    if (text == no) return false;
+  }
+  refuse(fmt::format("{} in --rdzv-conf is \"{}\", expected true or false", key, found->second));
 }
 
 }  // namespace dtrun::launcher

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/base/endpoint.hpp"
+
 namespace dtrun::launcher {
 
 // How the program's name turns into a command line (see agent/program.hpp).
@@ -50,7 +52,7 @@ struct RendezvousOptions {
   std::map<std::string, std::string> conf;
   std::string token_file;  // empty: none. Only the path; workers do not even get that
   bool standalone = false;
-  int node_rank = 0;
+  std::optional<int> node_rank;
   std::string master_addr = "127.0.0.1";
   std::optional<int> master_port;
   std::optional<std::string> local_addr;
@@ -108,6 +110,17 @@ struct LaunchConfig {
 
 // Checks what no single option can see (contradictions, requests that this version cannot serve). Throws UsageError.
 void validate(const LaunchConfig& config);
+
+// How the nodes of a job find each other: there is one; by --rdzv-backend static; by a coordinator (c10d).
+enum class JobKind { one_node, static_nodes, shared_nodes };
+JobKind kind_of(const LaunchConfig& config);
+
+// Of a job on several nodes: where the coordinator is, or the workers' store (static). Throws UsageError.
+Endpoint nodes_endpoint(const LaunchConfig& config);
+
+// A value of --rdzv-conf that validate() has seen: seconds, or a number.
+int conf_number(const RendezvousOptions& rendezvous, const std::string& key, int otherwise);
+std::optional<bool> conf_flag(const RendezvousOptions& rendezvous, const std::string& key);
 
 // What the rendezvous options come to on one node.
 struct SingleNodeStore {

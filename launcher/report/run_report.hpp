@@ -36,8 +36,15 @@ struct WorkerFailure {
 // The worker for which the root cause waited in vain: perhaps the real one. As it was when the other failed.
 struct BlamedWorker {
   int rank = 0;
-  pid_t pid = 0;
+  pid_t pid = 0;      // 0: on another node
   std::string state;  // "stopped (state T)"
+};
+
+// The root cause when it is on another node, whose dtrun has the report.
+struct FailureElsewhere {
+  int rank = 0;
+  std::string host;
+  std::string text;  // one line
 };
 
 // One line about the failure that ended an attempt. Jobs may restart for days: details are kept of the last one only.
@@ -73,6 +80,7 @@ struct RunReport {
   std::string no_restart;  // why there was no further restart, when it was not for their number
   std::optional<WorkerFailure> root_cause;
   std::optional<BlamedWorker> waited_for;
+  std::optional<FailureElsewhere> elsewhere;
   std::vector<WorkerFailure> others;     // in order of observation
   std::vector<AttemptSummary> attempts;  // oldest first
   int attempts_left_out = 0;             // after the first one in `attempts`

@@ -105,6 +105,10 @@ std::string run_report_json(const RunReport& report) {
   if (const auto& waited = report.waited_for) {
     result["waited_for"] = {{"rank", waited->rank}, {"pid", waited->pid}, {"state", waited->state}};
   }
+  result["failure_elsewhere"] = nullptr;
+  if (const auto& elsewhere = report.elsewhere) {
+    result["failure_elsewhere"] = {{"rank", elsewhere->rank}, {"host", elsewhere->host}, {"text", elsewhere->text}};
+  }
   result["no_restart"] = report.no_restart;
   result["others"] = ordered_json::array();
   for (const auto& failure : report.others) result["others"].push_back(to_json(failure));

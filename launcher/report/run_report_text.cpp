@@ -89,12 +89,14 @@ Lines head_lines(const RunReport& report) {
   lines.push_back(fmt::format("dtrun: {} failed, exit code {}", shown(report.program), report.exit_code));
   lines.push_back(fmt::format("  root cause: {}: {}", who(root), cause(root)));
   if (const auto& waited = report.waited_for) {
-    lines.push_back(fmt::format("  waited for: rank {}, pid {}: {}; look there first", waited->rank, waited->pid,
-                                shown(waited->state)));
+    const auto pid = waited->pid != 0 ? fmt::format(", pid {}", waited->pid) : "";
+    lines.push_back(
+        fmt::format("  waited for: rank {}{}: {}; look there first", waited->rank, pid, shown(waited->state)));
   }
   auto when = fmt::format("  time:       {}, attempt {}", local_time(root.time), root.attempt + 1);
   // With --max-no-progress-restarts there may be more than --max-restarts allows.
-  if (root.attempt <= report.max_restarts) when += fmt::format(" of {}", report.max_restarts + 1);
+  if (root.attempt == report.restarts_used && root.attempt <= report.max_restarts)
+    when += fmt::format(" of {}", report.max_restarts + 1);
   if (report.world_size > 1)
     when += fmt::format(", local rank {} of {} ranks in all", root.local_rank, report.world_size);
   lines.push_back(std::move(when));

@@ -177,10 +177,7 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Leave& leave) {
   }
   if (agent.leaving) return;
   agent.leaving = true;
-  if (phase_ == RoundPhase::running) {
-    note(fmt::format("{} leaves: {}", agent.hello.node, why));
-    stop_round(fmt::format("{} leaves: {}", agent.hello.node, why));
-  }
+  if (phase_ == RoundPhase::running) stop_round(fmt::format("{} leaves: {}", agent.hello.node, why));
 }
 
 // Refuses or expels; what it says from now on comes from nobody.
@@ -225,10 +222,7 @@ void Coordinator::lose(std::uint64_t id, const std::string& why, bool surely_dea
       }
       break;
     case RoundPhase::running:
-      if (member) {
-        note(fmt::format("lost {}: {}", agent.hello.node, why));
-        stop_round(fmt::format("{} is lost: {}", agent.hello.node, why));
-      }
+      if (member) stop_round(fmt::format("{} is lost: {}", agent.hello.node, why));
       break;
     case RoundPhase::stopping:
       next_round_when_stopped();

@@ -71,7 +71,6 @@ void Coordinator::form() {
     ++place.group_rank;
     place.first_rank += place.slots;
   }
-  note(fmt::format("round {}: {} nodes, {} ranks", epoch_, members_.size(), world));
 }
 
 void Coordinator::start_when_ready() {

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "launcher/agent/decide.hpp"
+#include "launcher/agent/rounds.hpp"
 
 using namespace dtrun::launcher;
 using E = Event::Kind;
@@ -33,14 +34,18 @@ void play(JobState state, const std::vector<Step>& steps, Phase last) {
 
 JobState job(int max_restarts) {
   JobState state;
-  state.max_restarts = max_restarts;
+  state.budget.max_restarts = max_restarts;
   return state;
 }
 
 }  // namespace
 
 TEST_CASE("a job in which all workers succeed ends with 0, one early exit ends nobody") {
-  play(job(0), {{{E::workers_started, 2}, {}}, {ended_with(0), {}}, {ended_with(0), {{A::finish, 0}}}},
+  play(job(0),
+       {{{E::workers_started, 2}, {}},
+        {ended_with(0), {}},
+        {ended_with(0), {{A::tell_success}}},
+        {{E::job_over, 0}, {{A::finish, 0}}}},
        Phase::finished);
 }
 
@@ -67,7 +72,7 @@ TEST_CASE("restarts are used up, then the last culprit's code counts") {
        {{{E::workers_started, 2}, {}},
         {ended_with(3), {{A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
         {killed_by(SIGTERM), {{A::sweep_leftovers}}},
-        {{E::swept, 0}, {{A::start_workers}}},
+        {{E::swept, 0}, {{A::start_workers, 1}}},
         {{E::workers_started, 2}, {}},
         {killed_by(SIGKILL), {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
         {killed_by(SIGTERM), {{A::sweep_leftovers}}},
@@ -79,9 +84,10 @@ TEST_CASE("a restart that works ends with 0") {
   play(job(3),
        {{{E::workers_started, 1}, {}},
         {ended_with(3), {{A::sweep_leftovers}}},
-        {{E::swept, 0}, {{A::start_workers}}},
+        {{E::swept, 0}, {{A::start_workers, 1}}},
         {{E::workers_started, 1}, {}},
-        {ended_with(0), {{A::finish, 0}}}},
+        {ended_with(0), {{A::tell_success}}},
+        {{E::job_over, 0}, {{A::finish, 0}}}},
        Phase::finished);
 }
 
@@ -163,7 +169,8 @@ TEST_CASE("user signals are passed on in every phase and stop nothing") {
   play(job(0),
        {{{E::workers_started, 1}, {}},
         {{E::user_signal, SIGUSR1}, {{A::signal_workers, SIGUSR1}}},
-        {ended_with(0), {{A::finish, 0}}}},
+        {ended_with(0), {{A::tell_success}}},
+        {{E::job_over, 0}, {{A::finish, 0}}}},
        Phase::finished);
 }
 
@@ -186,7 +193,8 @@ TEST_CASE("a job is not over before its last worker was started, and a stop ends
         {ended_with(0), {}},
         {{E::workers_started, 2}, {}},
         {ended_with(0), {}},
-        {ended_with(0), {{A::finish, 0}}}},
+        {ended_with(0), {{A::tell_success}}},
+        {{E::job_over, 0}, {{A::finish, 0}}}},
        Phase::finished);
   play(job(0),
        {{{E::round_begins, 3}, {}},
@@ -215,7 +223,7 @@ std::size_t attempts(JobState& state, const std::vector<Failure>& failures) {
     end.out_of_memory = failures[i].out_of_memory;
     CHECK(decide(state, end) == std::vector<Action>{{A::sweep_leftovers}});
     const auto next = decide(state, {E::swept, 0});
-    if (next != std::vector<Action>{{A::start_workers}}) return i + 1;
+    if (next != std::vector<Action>{{A::start_workers, static_cast<int>(i) + 1}}) return i + 1;
   }
   return failures.size() + 1;  // it goes on
 }
@@ -259,8 +267,116 @@ TEST_CASE("the restart policy as a table") {
        }) {
     INFO(row.what);
     auto state = job(row.max_restarts);
-    state.max_no_progress_restarts = row.max_no_progress;
+    state.budget.max_no_progress = row.max_no_progress;
     CHECK(attempts(state, row.failures) == row.attempts);
     CHECK(state.no_restart == row.why);
   }
+}
+
+namespace {
+
+JobState one_of_several() {
+  auto state = job(5);
+  state.shared = true;
+  state.phase = Phase::idle;
+  return state;
+}
+
+constexpr int kNext = static_cast<int>(RoundStop::next_round), kEnd = static_cast<int>(RoundStop::job_ends),
+              kAtOnce = static_cast<int>(RoundStop::at_once);
+
+}  // namespace
+
+TEST_CASE("on several nodes a failure is told, the rest is stopped, and what follows is heard") {
+  play(one_of_several(),
+       {{{E::round_begins, 2}, {}},
+        {{E::workers_started, 2}, {}},
+        {ended_with(3), {{A::tell_failure, 3}, {A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
+        {{E::round_stops, kNext}, {}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::tell_gone}}},
+        {{E::round_begins, 2}, {}},
+        {{E::workers_started, 2}, {}},
+        {ended_with(3), {{A::tell_failure, 3}, {A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
+        {{E::round_stops, kEnd}, {{A::arm_shutdown_grace}}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::tell_gone}}},
+        {{E::job_over, 3}, {{A::finish, 3}}}},
+       Phase::finished);
+}
+
+TEST_CASE("on several nodes success waits for the others, whose failure may still start a round") {
+  play(one_of_several(),
+       {{{E::round_begins, 1}, {}},
+        {{E::workers_started, 1}, {}},
+        {ended_with(0), {{A::tell_success}}},
+        {{E::round_stops, kNext}, {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::tell_gone}}},
+        {{E::round_begins, 1}, {}},
+        {{E::workers_started, 1}, {}},
+        {ended_with(0), {{A::tell_success}}},
+        {{E::job_over, 0}, {{A::finish, 0}}}},
+       Phase::finished);
+}
+
+TEST_CASE("a failure on another node stops the workers here; a node that is cut off kills them") {
+  play(one_of_several(),
+       {{{E::round_begins, 1}, {}},
+        {{E::workers_started, 1}, {}},
+        {{E::round_stops, kEnd}, {{A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::tell_gone}}},
+        {{E::job_over, 7}, {{A::finish, 7}}}},
+       Phase::finished);
+  play(one_of_several(),
+       {{{E::round_begins, 1}, {}},
+        {{E::workers_started, 1}, {}},
+        {{E::round_stops, kNext}, {{A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
+        {{E::round_stops, kAtOnce}, {{A::kill_everything}, {A::arm_kill_limit}}},
+        {killed_by(SIGKILL), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::tell_gone}}}},
+       Phase::idle);
+  play(one_of_several(),
+       {{{E::round_begins, 1}, {}},
+        {{E::workers_started, 1}, {}},
+        {{E::round_stops, kAtOnce}, {{A::kill_everything}, {A::arm_kill_limit}}},
+        {killed_by(SIGKILL), {{A::sweep_leftovers}}}},
+       Phase::sweeping);
+}
+
+TEST_CASE("a stop signal to one of several nodes is told to the others, who decide when it may go") {
+  play(one_of_several(),
+       {{{E::round_begins, 1}, {}},
+        {{E::workers_started, 1}, {}},
+        {{E::stop_signal, SIGTERM}, {{A::tell_leaving, 143}, {A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
+        {{E::round_stops, kEnd}, {}},
+        {ended_with(0), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::tell_gone}}},
+        {{E::job_over, 143}, {{A::finish, 143}}}},
+       Phase::finished);
+  play(one_of_several(),
+       {{{E::stop_signal, SIGTERM}, {{A::tell_leaving, 143}}}, {{E::job_over, 143}, {{A::finish, 143}}}},
+       Phase::finished);
+  // Nobody answers, and the user has no more patience.
+  play(one_of_several(),
+       {{{E::stop_signal, SIGINT}, {{A::tell_leaving, 130}}}, {{E::stop_signal, SIGINT}, {{A::finish, 130}}}},
+       Phase::finished);
+  // During a restart.
+  play(one_of_several(),
+       {{{E::round_begins, 2}, {}},
+        {{E::workers_started, 2}, {}},
+        {ended_with(3), {{A::tell_failure, 3}, {A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
+        {{E::stop_signal, SIGTERM}, {{A::tell_leaving, 143}, {A::signal_groups, SIGTERM}, {A::arm_shutdown_grace}}},
+        {killed_by(SIGTERM), {{A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::tell_gone}}}},
+       Phase::idle);
+}
+
+TEST_CASE("a program that cannot be started ends the job on every node") {
+  play(one_of_several(),
+       {{{E::round_begins, 1}, {}},
+        {{E::start_failed, 127}, {{A::tell_failure, 127}, {A::sweep_leftovers}}},
+        {{E::swept, 0}, {{A::tell_gone}}},
+        {{E::job_over, 127}, {{A::finish, 127}}}},
+       Phase::finished);
 }

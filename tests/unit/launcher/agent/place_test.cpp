@@ -36,11 +36,11 @@ Variables environment_of(const std::vector<std::string>& inherited, const Launch
 
 RoundPlace two_workers() {
   RoundPlace place;
-  place.world_size = 2;
-  place.attempt = 1;
+  place.local_world_size = place.round.world_size = place.round.role_world_size = 2;
+  place.round.number = place.round.restarts = 1;
   place.run_id = "job";
-  place.master_addr = "127.0.0.1";
-  place.master_port = 4711;
+  place.round.master_addr = "127.0.0.1";
+  place.round.master_port = 4711;
   place.allowed_cores = 8;
   place.log_directory = "/logs/attempt_1";
   return place;
@@ -86,7 +86,7 @@ TEST_CASE("threads are shared out unless the user has decided") {
   CHECK(environment_of({"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}, {}, place, 0)["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0");
   place.allowed_cores = 1;
   CHECK(environment_of({}, {}, place, 0)["OMP_NUM_THREADS"] == "1");
-  place.world_size = 1;
+  place.local_world_size = 1;
   CHECK(environment_of({}, {}, place, 0).count("OMP_NUM_THREADS") == 0);
   place.log_directory.clear();
   CHECK(environment_of({"DTRUN_LOG_DIR=/old"}, {}, place, 0).count("DTRUN_LOG_DIR") == 0);
@@ -191,7 +191,7 @@ TEST_CASE("a named log directory is made, kept, and never shared between runs") 
 TEST_CASE("redirect, tee and filter decide what reaches console and files") {
   LaunchConfig config;
   OutputSurroundings on;
-  on.workers = 2;
+  on.workers = on.world_size = 2;
   on.rank_directory = "/d";
   on.host = "node7";
   const auto plan = [&](int rank = 0) { return output_plan(config, on, rank); };
@@ -200,6 +200,9 @@ TEST_CASE("redirect, tee and filter decide what reaches console and files") {
   CHECK(plan().prefix.empty());
   on.terminal = true;
   CHECK(plan(1).prefix == "[rank1] ");
+  on.first_rank = 6;
+  CHECK(plan(1).prefix == "[rank7] ");
+  on.first_rank = 0;
   on.terminal = false;
 
   config.logs.redirects = parse_stream_rule("-r", "1");

@@ -1,0 +1,251 @@
+#include "launcher/agent/shared_rounds.hpp"
+
+#include <fmt/format.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "launcher/agent/free_port.hpp"
+#include "launcher/agent/machine.hpp"
+#include "launcher/agent/node_address.hpp"
+#include "launcher/agent/worker_group.hpp"
+#include "rendezvous/base/error.hpp"
+#include "rendezvous/contract/exit_codes.hpp"
+
+namespace dtrun::launcher {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kJoinSeconds = 600, kLastCallSeconds = 5;
+constexpr auto kBetweenLookups = seconds(1);
+constexpr auto kBetweenLines = seconds(5);
+
+milliseconds whole_milliseconds(double number) { return milliseconds(static_cast<std::int64_t>(number * 1000)); }
+
+rendezvous::JobRules job_rules(const LaunchConfig& config) {
+  const auto& options = config.rendezvous;
+  rendezvous::JobRules rules;
+  rules.job = options.id;
+  rules.min_nodes = config.nodes.min;
+  rules.max_nodes = config.nodes.max;
+  rules.max_restarts = config.max_restarts;
+  rules.max_no_progress_restarts = config.max_no_progress_restarts;
+  const auto join = options.conf.find("join");
+  rules.join_restarts = join == options.conf.end() || join->second != "wait";
+  rules.join_timeout = seconds(conf_number(options, "join_timeout", kJoinSeconds));
+  rules.last_call = seconds(conf_number(options, "last_call_timeout", kLastCallSeconds));
+  const int beat = conf_number(options, "keep_alive_interval", 1);
+  const int attempts = conf_number(options, "keep_alive_max_attempt", beat == 1 ? 5 : 3);
+  rules.heartbeat = seconds(beat);
+  rules.dead_after = seconds(beat) * attempts;
+  // Its workers have their grace period, and what ignores SIGKILL is given up later.
+  const auto kill = whole_milliseconds(kill_limit().count()) + seconds(5);
+  rules.stop_limit = whole_milliseconds(config.stop.restart_grace_seconds()) + kill;
+  rules.farewell = whole_milliseconds(config.stop.shutdown_grace_seconds()) + kill;
+  return rules;
+}
+
+}  // namespace
+
+SharedRounds::SharedRounds(asio::io_context& io, const LaunchConfig& config, const JobPlan& plan, Listener listener)
+    : io_(io),
+      config_(config),
+      plan_(plan),
+      listener_(std::move(listener)),
+      own_address_(chosen_address(config.rendezvous)),
+      join_seconds_(conf_number(config.rendezvous, "join_timeout", kJoinSeconds)),
+      resolver_(io),
+      again_(io),
+      status_(io),
+      store_(io) {}
+
+SharedRounds::~SharedRounds() = default;
+
+void SharedRounds::join() {
+  tell_what_is_missing();
+  look_up();
+}
+
+int SharedRounds::seconds_so_far() const {
+  return static_cast<int>(std::chrono::duration_cast<seconds>(Clock::now() - since_).count());
+}
+
+void SharedRounds::look_up() {
+  resolver_.async_resolve(
+      plan_.endpoint.host, std::to_string(plan_.endpoint.port), tcp::resolver::numeric_service,
+      [this](const boost::system::error_code& error, const Addresses& addresses) {
+        if (error == asio::error::operation_aborted || told_) return;
+        if (!error) return found(addresses);
+        problem_ = fmt::format("the name {} is not known", plan_.endpoint.host);
+        if (seconds_so_far() + 1 >= join_seconds_)
+          return end({kExitInfrastructure,
+                      fmt::format("no coordinator at {}: {}", plan_.endpoint.to_string(), problem_), "", -1});
+        again_.expires_after(kBetweenLookups);
+        again_.async_wait([this](const boost::system::error_code& ended) {
+          if (!ended) look_up();
+        });
+      });
+}
+
+void SharedRounds::found(const Addresses& addresses) {
+  problem_.clear();
+  const auto is_host = conf_flag(config_.rendezvous, "is_host");
+  bool loopback_only = true, hosting = false;
+  for (const auto& entry : addresses)
+    loopback_only = loopback_only && is_loopback_address(entry.endpoint().address().to_string());
+  if (is_host.value_or(true)) {
+    // A host name that its own /etc/hosts sends to 127.0.1.1: the others look for it at its real addresses.
+    if (loopback_only && !is_loopback_host(plan_.endpoint.host)) {
+      hosting = host_at("0.0.0.0");
+    } else {
+      for (const auto& entry : addresses) hosting = hosting || host_at(entry.endpoint().address().to_string());
+    }
+    // Behind an address that is translated on its way.
+    if (is_host && !hosting && !host_at("0.0.0.0"))
+      throw UsageError("rendezvous", fmt::format("is_host in --rdzv-conf, but the port of {} is taken on this machine",
+                                                 plan_.endpoint.to_string()));
+  }
+  become_member();
+}
+
+// False when the address is not ours, or another agent of this machine has it.
+bool SharedRounds::host_at(const std::string& address) {
+  try {
+    server_ = std::make_unique<rendezvous::CoordinatorServer>(
+        io_, job_rules(config_), address, plan_.endpoint.port,
+        rendezvous::CoordinatorServer::Callbacks{[this](const std::string& line) { listener_.note(line); },
+                                                 [this] {
+                                                   if (result_) end(*result_);
+                                                 }});
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  } catch (const SystemError& error) {
+    if (error.error_number() != EADDRINUSE) throw;
+    return false;
+  }
+}
+
+void SharedRounds::become_member() {
+  rendezvous::Hello hello;
+  hello.job = config_.rendezvous.id;
+  hello.node = config_.rendezvous.local_addr.value_or(host_name());
+  hello.address = own_address_;
+  hello.slots = plan_.workers;
+  hello.node_rank = config_.rendezvous.node_rank;
+  hello.role = config_.role;
+  rendezvous::MembershipOrders orders;
+  orders.open_store = [this](rendezvous::Epoch epoch) { open_store(epoch); };
+  orders.start_workers = [this](const rendezvous::Assignment& place, const rendezvous::Start& order) {
+    start(place, order);
+  };
+  orders.stop_workers = [this](const rendezvous::StopWorkers& stop) {
+    listener_.stop(!stop.polite    ? RoundStop::at_once
+                   : stop.job_over ? RoundStop::job_ends
+                                   : RoundStop::next_round,
+                   stop.why);
+  };
+  orders.waiting = [this](const rendezvous::Waiting& waiting) {
+    listener_.note(fmt::format("waiting for nodes: {} of {} are here, {} s of {} s", waiting.here, waiting.wanted,
+                               seconds_so_far(), join_seconds_));
+  };
+  orders.exit = [this](const rendezvous::Verdict& verdict) { membership_ended(verdict); };
+  const auto left = std::max(milliseconds(0),
+                             std::chrono::duration_cast<milliseconds>(since_ + seconds(join_seconds_) - Clock::now()));
+  // The host reaches itself wherever it listens.
+  member_ =
+      std::make_unique<rendezvous::MembershipClient>(io_, std::move(hello), plan_.endpoint, left, std::move(orders));
+  member_->join();
+}
+
+// The address at which the other nodes reach this one's store.
+std::string SharedRounds::store_host() const {
+  if (!own_address_.empty()) return own_address_;
+  auto address = member_->local_address();
+  return address;
+}
+
+void SharedRounds::open_store(rendezvous::Epoch epoch) {
+  const auto host = store_host();
+  const int port = plan_.store.agent_store ? store_.open(host, 0) : free_port(host);
+  member_->store_opened(epoch, static_cast<std::uint16_t>(port), host);
+}
+
+void SharedRounds::start(const rendezvous::Assignment& place, const rendezvous::Start& order) {
+  if (!place.open_store) store_.close();
+  epoch_ = place.epoch;
+  Round round;
+  round.number = static_cast<int>(place.epoch) - 1;
+  round.restarts = place.restart_count;
+  round.group_rank = place.group_rank;
+  round.group_world_size = place.group_world_size;
+  round.first_rank = place.first_rank;
+  round.world_size = place.world_size;
+  round.first_role_rank = place.first_role_rank;
+  round.role_world_size = place.role_world_size;
+  round.master_addr = order.store_host;
+  round.master_port = order.store_port;
+  round.agent_store = plan_.store.agent_store;
+  listener_.start(round);
+}
+
+void SharedRounds::failed(const rendezvous::Report& report) {
+  auto told = report;
+  told.epoch = epoch_;
+  member_->workers_ended(std::move(told));
+}
+
+void SharedRounds::succeeded() { member_->workers_ended({epoch_, true, true, {}}); }
+
+void SharedRounds::gone() { member_->workers_gone(epoch_); }
+
+void SharedRounds::leave(const rendezvous::Verdict& verdict) {
+  own_ = verdict;
+  if (server_) {
+    auto all = verdict;
+    all.text += ", where the coordinator was";
+    return server_->host_stops(std::move(all));
+  }
+  if (member_) return member_->leave(verdict);
+  end(verdict);
+}
+
+void SharedRounds::membership_ended(const rendezvous::Verdict& verdict) {
+  const auto& result = own_ ? *own_ : verdict;
+  if (!server_ || server_->state().over()) return end(result);
+  // The host goes last. When it must go for a reason of its own the others must hear of it.
+  result_ = result;
+  if (server_->state().phase() != rendezvous::RoundPhase::ending) server_->host_stops(verdict);
+}
+
+// Never from inside a call of the agent.
+void SharedRounds::end(rendezvous::Verdict verdict) {
+  if (std::exchange(told_, true)) return;
+  again_.cancel();
+  status_.cancel();
+  resolver_.cancel();
+  asio::post(io_, [this, verdict = std::move(verdict)] { listener_.over(verdict); });
+}
+
+void SharedRounds::tell_what_is_missing() {
+  status_.expires_after(kBetweenLines);
+  status_.async_wait([this](const boost::system::error_code& error) {
+    if (error || told_) return;
+    const auto& problem = member_ ? member_->problem() : problem_;
+    if (!problem.empty()) {
+      listener_.note(fmt::format("waiting for the coordinator at {}: {}, {} s of {} s", plan_.endpoint.to_string(),
+                                 problem, seconds_so_far(), join_seconds_));
+    }
+    tell_what_is_missing();
+  });
+}
+
+}  // namespace dtrun::launcher

@@ -1,0 +1,67 @@
+// Rounds of a job on several nodes, as its coordinator gives them (--rdzv-backend c10d).
+#pragma once
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "launcher/agent/job_plan.hpp"
+#include "launcher/agent/round_store.hpp"
+#include "launcher/agent/rounds.hpp"
+#include "rendezvous/base/clock.hpp"
+#include "rendezvous/coordinator/coordinator_server.hpp"
+#include "rendezvous/coordinator/membership_client.hpp"
+
+namespace dtrun::launcher {
+
+// The agent that can listen on the endpoint hosts the coordinator and goes last; every agent, the host too, is a member
+// of its job. Names are resolved again until the join budget is used up. Owner: the agent, its thread and io_context.
+class SharedRounds : public Rounds {
+ public:
+  SharedRounds(boost::asio::io_context& io, const LaunchConfig& config, const JobPlan& plan, Listener listener);
+  ~SharedRounds() override;
+
+  bool shared() const override { return true; }
+  void join() override;
+  void failed(const rendezvous::Report& report) override;
+  void succeeded() override;
+  void gone() override;
+  void leave(const rendezvous::Verdict& verdict) override;
+
+ private:
+  using Addresses = boost::asio::ip::tcp::resolver::results_type;
+
+  void look_up();
+  void found(const Addresses& addresses);
+  bool host_at(const std::string& address);
+  void become_member();
+  void open_store(rendezvous::Epoch epoch);
+  void start(const rendezvous::Assignment& place, const rendezvous::Start& order);
+  void membership_ended(const rendezvous::Verdict& verdict);
+  void end(rendezvous::Verdict verdict);
+  void tell_what_is_missing();
+  std::string store_host() const;
+  int seconds_so_far() const;
+
+  boost::asio::io_context& io_;
+  const LaunchConfig& config_;
+  const JobPlan& plan_;
+  Listener listener_;
+  const std::string own_address_;  // --local-addr, --interface; empty: that of the connection to the coordinator
+  const int join_seconds_;
+  const Clock::time_point since_ = Clock::now();
+  boost::asio::ip::tcp::resolver resolver_;
+  boost::asio::steady_timer again_, status_;
+  std::string problem_;  // before there is a member
+  RoundStore store_;
+  std::unique_ptr<rendezvous::CoordinatorServer> server_;
+  std::unique_ptr<rendezvous::MembershipClient> member_;
+  rendezvous::Epoch epoch_ = 0;                      // of the round whose workers this node has or had
+  std::optional<rendezvous::Verdict> own_, result_;  // a stop signal of our own; what is told when the host may go
+  bool told_ = false;
+};
+
+}  // namespace dtrun::launcher
