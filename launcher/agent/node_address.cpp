@@ -50,8 +50,4 @@ std::string chosen_address(const RendezvousOptions& options) {
   return options.interface ? address_of_interface(*options.interface) : std::string();
 }
 
-bool is_loopback_address(const std::string& address) {
-  return is_loopback_host(address) || address.starts_with("::ffff:127.");
-}
-
 }  // namespace dtrun::launcher

@@ -11,7 +11,4 @@ namespace dtrun::launcher {
 // is no such interface or it has no address.
 std::string chosen_address(const RendezvousOptions& options);
 
-// 127.0.0.0/8 and ::1, also as an IPv4-mapped address: reachable from this machine only.
-bool is_loopback_address(const std::string& address);
-
 }  // namespace dtrun::launcher

@@ -100,7 +100,7 @@ void SharedRounds::found(const Addresses& addresses) {
   const auto is_host = conf_flag(config_.rendezvous, "is_host");
   bool loopback_only = true, hosting = false;
   for (const auto& entry : addresses)
-    loopback_only = loopback_only && is_loopback_address(entry.endpoint().address().to_string());
+    loopback_only = loopback_only && is_loopback_host(entry.endpoint().address().to_string());
   if (is_host.value_or(true)) {
     // A host name that its own /etc/hosts sends to 127.0.1.1: the others look for it at its real addresses.
     if (loopback_only && !is_loopback_host(plan_.endpoint.host)) {
@@ -170,7 +170,10 @@ void SharedRounds::become_member() {
 std::string SharedRounds::store_host() const {
   if (!own_address_.empty()) return own_address_;
   auto address = member_->local_address();
-  return address;
+  // The host of the coordinator may know itself by the loopback only; the others reached it at another address.
+  if (!is_loopback_host(address) || !server_) return address;
+  const auto reached = server_->reached_at();
+  return reached.empty() ? address : reached;
 }
 
 void SharedRounds::open_store(rendezvous::Epoch epoch) {

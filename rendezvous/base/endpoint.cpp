@@ -18,8 +18,8 @@ std::string_view strip(std::string_view text) {
 }
 
 bool is_host_character(unsigned char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '.' || c == ':' ||
-         c == '-' || c >= 0x80;
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '.' ||
+         c == ':' || c == '-' || c >= 0x80;
 }
 
 }  // namespace
@@ -40,7 +40,8 @@ Endpoint parse_endpoint(std::string_view text, std::uint16_t default_port) {
                         std::all_of(port_text.begin(), port_text.end(), [](char c) { return c >= '0' && c <= '9'; });
     const auto port = digits ? env::parse_int(port_text) : std::nullopt;
     if (!port || *port > 65535) {
-      throw UsageError("endpoint", fmt::format("port \"{}\" in \"{}\", expected a number from 0 to 65535", port_text, given));
+      throw UsageError("endpoint",
+                       fmt::format("port \"{}\" in \"{}\", expected a number from 0 to 65535", port_text, given));
     }
     result.port = static_cast<std::uint16_t>(*port);
     result.host = given.substr(0, colon);
@@ -49,12 +50,14 @@ Endpoint parse_endpoint(std::string_view text, std::uint16_t default_port) {
     result.host = result.host.substr(1, result.host.size() - 2);
   }
   if (result.host.empty() || !std::all_of(result.host.begin(), result.host.end(), is_host_character)) {
-    throw UsageError("endpoint", fmt::format("host \"{}\" in \"{}\", expected a host name or address", result.host, given));
+    throw UsageError("endpoint",
+                     fmt::format("host \"{}\" in \"{}\", expected a host name or address", result.host, given));
   }
   return result;
 }
 
 bool is_loopback_host(std::string_view host) {
+  if (host.starts_with("::ffff:")) host.remove_prefix(7);
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 

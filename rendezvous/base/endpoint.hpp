@@ -16,11 +16,11 @@ struct Endpoint {
   bool operator==(const Endpoint&) const = default;
 };
 
-// Blank around the text is dropped; empty text is localhost. Throws UsageError for a port outside 0..65535 and for a host with
-// characters other than letters, digits, '_', '.', ':' and '-'.
+// Blank around the text is dropped; empty text is localhost. Throws UsageError for a port outside 0..65535 and for a
+// host with characters other than letters, digits, '_', '.', ':' and '-'.
 Endpoint parse_endpoint(std::string_view text, std::uint16_t default_port);
 
-// True for localhost, 127.0.0.0/8 and ::1 as written (no name is resolved).
+// True for localhost, 127.0.0.0/8 (also IPv4-mapped) and ::1 as written (no name is resolved).
 bool is_loopback_host(std::string_view host);
 
 }  // namespace dtrun

@@ -98,6 +98,14 @@ void CoordinatorServer::lose(std::uint64_t id, const std::string& why) {
   step(AgentGone{id});
 }
 
+std::string CoordinatorServer::reached_at() const {
+  for (const auto& [id, peer] : peers_) {
+    auto address = peer.stream->local_address();
+    if (!address.empty() && !is_loopback_host(address)) return address;
+  }
+  return {};
+}
+
 void CoordinatorServer::host_stops(Verdict verdict) { step(HostStops{std::move(verdict)}); }
 
 void CoordinatorServer::step(const CoordinatorEvent& event) {

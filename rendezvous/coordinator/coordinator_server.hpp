@@ -32,6 +32,8 @@ class CoordinatorServer {
   std::uint16_t port() const { return port_; }
   // One line when anybody on the network can join: no token, and not the loopback. Else empty.
   const std::string& warning() const { return warning_; }
+  // An address of this machine at which an agent of another one has reached it; empty: none has.
+  std::string reached_at() const;
   const Coordinator& state() const { return coordinator_; }
   std::uint64_t messages() const { return messages_; }  // sent and received so far
   // This agent must end, and the job with it.

@@ -13,6 +13,12 @@ namespace asio = boost::asio;
 constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 10;
 constexpr auto kFarewell = std::chrono::seconds(1);
 
+std::string text_of(asio::ip::address address) {
+  if (address.is_v6() && address.to_v6().is_v4_mapped())
+    address = make_address_v4(asio::ip::v4_mapped, address.to_v6());
+  return address.to_string();
+}
+
 }  // namespace
 
 FrameStream::FrameStream(asio::ip::tcp::socket socket, std::size_t max_message)
@@ -20,6 +26,12 @@ FrameStream::FrameStream(asio::ip::tcp::socket socket, std::size_t max_message)
   splitter_.limit(max_message);
   boost::system::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+}
+
+std::string FrameStream::local_address() const {
+  boost::system::error_code error;
+  const auto end = socket_.local_endpoint(error);
+  return error ? std::string() : text_of(end.address());
 }
 
 void FrameStream::start(Listener listener) {

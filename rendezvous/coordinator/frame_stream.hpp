@@ -30,6 +30,8 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   void start(Listener listener);
   // From the next message on.
   void pass_to(Listener listener, std::size_t max_message = kMaxMessageBytes);
+  // Numeric; empty when the connection is gone.
+  std::string local_address() const;
   void send(std::string frame);
   // Sends what waits, for a second at most, and closes; nothing is heard any more.
   void finish();
