@@ -53,6 +53,11 @@ rendezvous::JobRules job_rules(const LaunchConfig& config) {
   return rules;
 }
 
+std::optional<rendezvous::JobToken> token_of(const RendezvousOptions& options) {
+  if (options.token_file.empty()) return {};
+  return rendezvous::JobToken::read(options.token_file);
+}
+
 }  // namespace
 
 SharedRounds::SharedRounds(asio::io_context& io, const LaunchConfig& config, const JobPlan& plan, Listener listener)
@@ -61,6 +66,7 @@ SharedRounds::SharedRounds(asio::io_context& io, const LaunchConfig& config, con
       plan_(plan),
       listener_(std::move(listener)),
       own_address_(chosen_address(config.rendezvous)),
+      token_(token_of(config.rendezvous)),
       join_seconds_(conf_number(config.rendezvous, "join_timeout", kJoinSeconds)),
       resolver_(io),
       again_(io),
@@ -124,7 +130,9 @@ bool SharedRounds::host_at(const std::string& address) {
         rendezvous::CoordinatorServer::Callbacks{[this](const std::string& line) { listener_.note(line); },
                                                  [this] {
                                                    if (result_) end(*result_);
-                                                 }});
+                                                 }},
+        token_);
+    if (!server_->warning().empty()) listener_.note(server_->warning());
     return true;
   } catch (const UsageError&) {
     return false;
@@ -161,8 +169,8 @@ void SharedRounds::become_member() {
   const auto left = std::max(milliseconds(0),
                              std::chrono::duration_cast<milliseconds>(since_ + seconds(join_seconds_) - Clock::now()));
   // The host reaches itself wherever it listens.
-  member_ =
-      std::make_unique<rendezvous::MembershipClient>(io_, std::move(hello), plan_.endpoint, left, std::move(orders));
+  member_ = std::make_unique<rendezvous::MembershipClient>(io_, std::move(hello), plan_.endpoint, left,
+                                                           std::move(orders), token_);
   member_->join();
 }
 

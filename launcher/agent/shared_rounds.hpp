@@ -51,6 +51,7 @@ class SharedRounds : public Rounds {
   const JobPlan& plan_;
   Listener listener_;
   const std::string own_address_;  // --local-addr, --interface; empty: that of the connection to the coordinator
+  const std::optional<rendezvous::JobToken> token_;
   const int join_seconds_;
   const Clock::time_point since_ = Clock::now();
   boost::asio::ip::tcp::resolver resolver_;
