@@ -12,5 +12,5 @@ dtrun_test(test_comm integration
 # The measuring programs of scripts/bench/comm.
 add_executable(bench_comm ${CMAKE_SOURCE_DIR}/scripts/bench/comm/bench_comm.cpp)
 target_link_libraries(bench_comm PRIVATE dtrun_worker_runtime_comm fmt::fmt-header-only)
-add_executable(gloo_ring EXCLUDE_FROM_ALL ${CMAKE_SOURCE_DIR}/scripts/bench/comm/gloo_ring.cpp)
+add_executable(gloo_ring ${CMAKE_SOURCE_DIR}/scripts/bench/comm/gloo_ring.cpp)
 target_link_libraries(gloo_ring PRIVATE dtrun_flags gloo)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""compare.py [--build DIR] [--rounds N] [--fresh] [BYTES...]: all-reduce of two processes on this machine: ours, torch Gloo, Open MPI's shared memory.
+"""compare.py [--build DIR] [--rounds N] [--fresh] [--hosts] [BYTES...]: all-reduce of two processes on this machine: ours, torch Gloo, Open MPI's shared memory.
 
 In place, f32 sums, processes bound to one core each. By default calls follow each other on the same tensor (as in nccl-tests); with
 --fresh every rank writes its tensor again before each call, which is not timed. "ours" uses tensors of ProcessGroup::allocate(), which
 is what the runtime's buckets are; "ours, private" ordinary memory, as Gloo and Open MPI do.
+With --hosts over loopback TCP, as between hosts: our backend gloo, Gloo's own ring (Debian's library, on which ours stands), torch Gloo; no bars.
 Interleaved (one round of each, then the next), best of all rounds and median of the medians, microseconds per call. What is not
 installed is left out with a note. Exit 1 when a bar of the "Done when" list is missed: 10x Gloo up to 4 MiB, 5x at 64 MiB; ahead of
 Open MPI at every size, 5x from 64 KiB up.
@@ -35,6 +36,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget-ms", type=int, default=200)
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--hosts", action="store_true")
     parser.add_argument("sizes", type=int, nargs="*", metavar="BYTES", default=SIZES)
     arguments = parser.parse_args()
     all_sizes = arguments.sizes
@@ -42,12 +44,17 @@ def main():
     python = os.environ.get("DTRUN_TORCH_PYTHON", os.path.expanduser("~/.cache/dtrun-torch/bin/python"))
     with tempfile.TemporaryDirectory() as directory:
         ours = [arguments.build + "/bin/bench_comm", "--budget-ms", budget] + (["--fresh"] if arguments.fresh else [])
-        commands = {"ours": ours + sizes, "ours, private": ours + ["--private"] + sizes}
+        if arguments.hosts:
+            commands = {"ours over gloo": ours + ["--backend", "gloo"] + sizes, "gloo's ring": [arguments.build + "/bin/gloo_ring", budget] + sizes}
+        else:
+            commands = {"ours": ours + sizes, "ours, private": ours + ["--private"] + sizes}
         if pathlib.Path(python).exists():
             commands["gloo"] = [python, str(HERE / "gloo_all_reduce.py"), budget, fresh] + sizes
         else:
             print(f"no PyTorch at {python}: Gloo left out")
-        if shutil.which("mpicc") and "Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
+        if arguments.hosts:
+            pass
+        elif shutil.which("mpicc") and "Open MPI" in subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout:
             program = directory + "/mpi_all_reduce"
             subprocess.run(["mpicc", "-O2", str(HERE / "mpi_all_reduce.c"), "-o", program], check=True)
             commands["openmpi"] = ["mpirun", "--allow-run-as-root", "-np", "2", "--bind-to", "core", "--mca", "btl", "self,vader",
@@ -60,18 +67,20 @@ def main():
                 rounds[name].append(measure(command))
     best = {name: {size: min(r[size][0] for r in results) for size in all_sizes} for name, results in rounds.items()}
     median = {name: {size: statistics.median(r[size][1] for r in results) for size in all_sizes} for name, results in rounds.items()}
-    print(f"{'us: best (median)':>18}" + "".join(f"{name:>24}" for name in commands) + "   ratio of best")
+    print(f"{'us: best (median)':>18}" + "".join(f"{name:>24}" for name in commands) + ("" if arguments.hosts else "   ratio of best"))
     missed = []
     for size in all_sizes:
         cells = "".join(f"{best[name][size]:>12.2f} ({median[name][size]:>9.2f})" for name in commands)
         ratios = []
-        for other, bar in (("gloo", 5 if size > 4 << 20 else 10), ("openmpi", 5 if size >= 64 << 10 else 1)):
+        for other, bar in () if arguments.hosts else (("gloo", 5 if size > 4 << 20 else 10), ("openmpi", 5 if size >= 64 << 10 else 1)):
             if other in best:
                 ratio = best[other][size] / best["ours"][size]
                 ratios.append(f"{other} {ratio:.1f}x (bar {bar})")
                 if ratio < bar:
                     missed.append(f"{size} bytes against {other}: {ratio:.2f}x, expected {bar}x")
         print(f"{size:>18}{cells}   {', '.join(ratios)}")
+    if arguments.hosts:
+        return 0
     print("\n".join("MISSED " + text for text in missed) if missed else "all bars hold")
     return 1 if missed else 0
 

@@ -1,20 +1,23 @@
-// gloo_ring BUDGET_MS RANK DIRECTORY BYTES...: Gloo's own all-reduce (ring) of two processes over loopback, as rank 0
-// or 1. Prints bytes, best and median microseconds of a call.
+// gloo_ring BUDGET_MS BYTES...: Gloo's own all-reduce (ring) of two processes over loopback. Prints bytes, best and
+// median microseconds of a call.
 #include <gloo/allreduce.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 #include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "tests/support/files.hpp"
 
 namespace {
 
@@ -42,19 +45,17 @@ double time_of(const std::shared_ptr<gloo::Context>& context, std::vector<float>
   return slowest[0];
 }
 
-void run(int argc, char* argv[]) {
-  const double budget = std::stod(argv[1]) * 1e-3;
-  const int rank = std::stoi(argv[2]);
+void run(int rank, const std::string& directory, double budget, const std::vector<std::string>& sizes) {
   cpu_set_t core;
   CPU_ZERO(&core);
   CPU_SET(static_cast<unsigned>(rank), &core);
   ::sched_setaffinity(0, sizeof(core), &core);
   auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
-  gloo::rendezvous::FileStore store(argv[3]);
+  gloo::rendezvous::FileStore store(directory);
   const auto context = std::make_shared<gloo::rendezvous::Context>(rank, 2);
   context->connectFullMesh(store, device);
-  for (int i = 4; i < argc; ++i) {
-    std::vector<float> values(std::stoul(argv[i]) / sizeof(float));
+  for (const std::string& size : sizes) {
+    std::vector<float> values(std::stoul(size) / sizeof(float));
     time_of(context, values, 2);
     const double once = time_of(context, values, 3);
     const auto iterations =
@@ -62,22 +63,33 @@ void run(int argc, char* argv[]) {
     std::vector<double> times;
     for (std::size_t k = 0; k < kSamples; ++k) times.push_back(time_of(context, values, iterations));
     std::sort(times.begin(), times.end());
-    if (rank == 0) std::printf("%s %.3f %.3f\n", argv[i], times.front() * 1e6, times[kSamples / 2] * 1e6);
+    if (rank == 0) std::printf("%s %.3f %.3f\n", size.c_str(), times.front() * 1e6, times[kSamples / 2] * 1e6);
+  }
+}
+
+int run_rank(int rank, const std::string& directory, int argc, char* argv[]) {
+  try {
+    run(rank, directory, std::stod(argv[1]) * 1e-3, {argv + 2, argv + argc});
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gloo_ring: %s\n", error.what());
+    return 1;
   }
 }
 
 }  // namespace
 
 int main(int argc, char* argv[]) {
-  if (argc < 5) {
-    std::fprintf(stderr, "usage: gloo_ring BUDGET_MS RANK DIRECTORY BYTES...\n");
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: gloo_ring BUDGET_MS BYTES...\n");
     return 2;
   }
-  try {
-    run(argc, argv);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "gloo_ring: %s\n", error.what());
-    return 1;
-  }
+  const dtrun::tests::TempDirectory directory;
+  const pid_t child = ::fork();
+  if (child < 0) return 1;
+  if (child == 0) ::_exit(run_rank(1, directory.path().string(), argc, argv));
+  int failed = run_rank(0, directory.path().string(), argc, argv);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return failed != 0 || status != 0 ? 1 : 0;
 }
