@@ -5,15 +5,12 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <thread>
 
-#include "rendezvous/server/store_server.hpp"
 #include "tests/scenario/worker_job.hpp"
+#include "tests/support/store_server.hpp"
 
 using namespace dtrun;
 using namespace dtrun::tests;
@@ -22,25 +19,6 @@ using nlohmann::json;
 using std::chrono::seconds;
 
 namespace {
-
-class Server {
- public:
-  Server() : server_(io_, {}), port_(server_.port()), thread_([this] { io_.run(); }) {}
-  ~Server() {
-    boost::asio::post(io_, [this] {
-      server_.close();
-      io_.stop();
-    });
-    thread_.join();
-  }
-  std::uint16_t port() const { return port_; }
-
- private:
-  boost::asio::io_context io_{1};
-  rendezvous::StoreServer server_;
-  std::uint16_t port_;
-  std::thread thread_;
-};
 
 // `hosts` groups of `per_host` ranks.
 class Hosts {
@@ -91,7 +69,7 @@ class Hosts {
  private:
   std::string error_path(int rank) const { return logs_.file(fmt::format("error{}.json", rank)); }
 
-  Server server_;
+  StoreOnThread server_;
   TempDirectory logs_;
   std::vector<std::unique_ptr<Job>> ranks_;
 };

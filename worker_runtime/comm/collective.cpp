@@ -90,6 +90,11 @@ void check_tensors(const Collective& call, int rank, int n) {
 
 }  // namespace
 
+const Tensor* part_of(const Collective& call) {
+  const bool by_output = call.op == CommOp::reduce_scatter || call.op == CommOp::scatter;
+  return by_output || call.input == nullptr ? call.output : call.input;
+}
+
 void check_collective(const Collective& call, int rank, int n) {
   check_tensors(call, rank, n);
   const bool message = call.op == CommOp::send || call.op == CommOp::recv;

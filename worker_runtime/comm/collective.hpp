@@ -62,6 +62,10 @@ struct CommAction {
   std::uint32_t id = 0;
 };
 
+// What a rank puts in or gets out, whichever is one rank's part: the tensor that an operation is counted by. Null for a
+// barrier.
+const Tensor* part_of(const Collective& call);
+
 // Throws ShapeError when the arguments cannot belong together (undefined or overlapping tensors, sizes, dtypes, root),
 // before anything is sent. `n` ranks, this one is `rank`.
 void check_collective(const Collective& call, int rank, int n);

@@ -34,8 +34,7 @@ std::uint64_t ProcessGroup::bytes_sent_total() const {
 }
 
 void ProcessGroup::count(const Collective& call) {
-  const bool by_output = call.op == CommOp::reduce_scatter || call.op == CommOp::scatter;
-  const Tensor* tensor = by_output || call.input == nullptr ? call.output : call.input;
+  const Tensor* tensor = part_of(call);
   const std::uint64_t bytes = tensor != nullptr ? tensor->bytes() : 0;
   Counter& counter = counters_[static_cast<std::size_t>(call.op)];
   ++counter.calls;

@@ -32,7 +32,7 @@ ShmGroup::Plan ShmGroup::plan(const Collective& call) const {
   Plan result;
   if (call.op == CommOp::barrier) return result;
   const bool by_output = call.op == CommOp::reduce_scatter || call.op == CommOp::scatter;
-  const Tensor& part = by_output ? *call.output : *call.input;
+  const Tensor& part = *part_of(call);
   result.dtype = part.dtype();
   result.item = size_of(part.dtype());
   result.part = static_cast<std::size_t>(part.numel());

@@ -28,40 +28,45 @@ double seconds_between(const std::filesystem::path& file, Clock::time_point star
 }  // namespace
 
 TEST_CASE("different operations throw the same table on every rank, before anything moves, and the group stays dead") {
-  const auto results = test::run_ranks(3, [](ProcessGroup& group) {
-    const Tensor tensor = group.allocate({group.rank() == 2 ? 8 : 4}, DType::f32);
-    for (float& value : tensor.span<float>()) value = 7;
-    group.barrier();
-    group.set_action(fmt::format("step 412, REDUCE blocks.{}", group.rank()), 9);
-    std::string first;
-    try {
-      if (group.rank() == 1) {
-        group.broadcast(tensor, 1);
-      } else {
-        group.all_reduce(tensor);
-      }
-    } catch (const CommError& error) {
-      first = error.what();
-    }
-    for (const float value : tensor.span<float>()) expect(value == 7, "untouched elements");
-    try {
-      group.barrier();
-    } catch (const CommError& error) {
-      expect(error.what() == first, "the first error again");
-      throw;
-    }
-  });
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      3,
+      [](ProcessGroup& group) {
+        const Tensor tensor = group.allocate({group.rank() == 2 ? 8 : 4}, DType::f32);
+        for (float& value : tensor.span<float>()) value = 7;
+        group.barrier();
+        group.set_action(fmt::format("step 412, REDUCE blocks.{}", group.rank()), 9);
+        std::string first;
+        try {
+          if (group.rank() == 1) {
+            group.broadcast(tensor, 1);
+          } else {
+            group.all_reduce(tensor);
+          }
+        } catch (const CommError& error) {
+          first = error.what();
+        }
+        for (const float value : tensor.span<float>()) expect(value == 7, "untouched elements");
+        try {
+          group.barrier();
+        } catch (const CommError& error) {
+          expect(error.what() == first, "the first error again");
+          throw;
+        }
+      },
+      {}, backend);
   CHECK_THAT(results[0], Catch::Contains("different operations as number 3:"));
-  CHECK_THAT(results[0], Catch::Contains("rank 0: all_reduce sum f32 x 4 (step 412, REDUCE blocks.0 action 9)"));
-  CHECK_THAT(results[0], Catch::Contains("rank 1: broadcast f32 x 4 root 1 (step 412, REDUCE blocks.1 action 9)"));
-  CHECK_THAT(results[0], Catch::Contains("rank 2: all_reduce sum f32 x 8"));
+  CHECK_THAT(results[0], Catch::Contains(": all_reduce sum f32 x 4 (step 412, REDUCE blocks.0 action 9)\n  rank 1"));
+  CHECK_THAT(results[0], Catch::Contains(": broadcast f32 x 4 root 1 (step 412, REDUCE blocks.1 action 9)\n  rank 2"));
+  CHECK_THAT(results[0], Catch::Contains(": all_reduce sum f32 x 8"));
   CHECK(results[1] == results[0]);
   CHECK(results[2] == results[0]);
 }
 
-TEST_CASE("each field of the descriptor is compared") {
-  const auto differ = [](const test::RankFunction& function) {
-    for (const auto& result : test::run_ranks(2, function))
+TEST_CASE("each field of the descriptor is compared, whatever the sizes") {
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto differ = [&](const test::RankFunction& function) {
+    for (const auto& result : test::run_ranks(2, function, {}, backend))
       CHECK_THAT(result, Catch::Contains("called different operations"));
   };
   differ(
@@ -76,6 +81,7 @@ TEST_CASE("each field of the descriptor is compared") {
   });
   differ(
       [](ProcessGroup& group) { group.all_reduce(group.allocate({group.rank() == 0 ? 4 : 4'000'000}, DType::f32)); });
+  differ([](ProcessGroup& group) { group.broadcast(group.allocate({group.rank() == 0 ? 4'000'000 : 8}, DType::f32)); });
 }
 
 TEST_CASE("a rank that leaves is named, with what it did last") {

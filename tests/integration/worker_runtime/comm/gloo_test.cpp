@@ -85,59 +85,6 @@ TEST_CASE("reductions over Gloo have the bits of those in shared memory, for all
   }
 }
 
-TEST_CASE("Gloo: different operations throw the same table on every rank, before anything moves") {
-  const auto results = test::run_ranks(
-      3,
-      [](ProcessGroup& group) {
-        const Tensor tensor = group.allocate({group.rank() == 2 ? 8 : 4}, DType::f32);
-        for (float& value : tensor.span<float>()) value = 7;
-        group.barrier();
-        group.set_action(fmt::format("step 412, REDUCE blocks.{}", group.rank()), 9);
-        std::string first;
-        try {
-          if (group.rank() == 1) {
-            group.broadcast(tensor, 1);
-          } else {
-            group.all_reduce(tensor);
-          }
-        } catch (const CommError& error) {
-          first = error.what();
-        }
-        for (const float value : tensor.span<float>()) expect(value == 7, "untouched elements");
-        try {
-          group.barrier();
-        } catch (const CommError& error) {
-          expect(error.what() == first, "the first error again");
-          throw;
-        }
-      },
-      {}, "gloo");
-  CHECK_THAT(results[0], Contains("different operations as number 3:"));
-  CHECK_THAT(results[0], Contains(": all_reduce sum f32 x 4 (step 412, REDUCE blocks.0 action 9)\n  rank 1 on"));
-  CHECK_THAT(results[0], Contains(": broadcast f32 x 4 root 1 (step 412, REDUCE blocks.1 action 9)\n  rank 2 on"));
-  CHECK_THAT(results[0], Contains(": all_reduce sum f32 x 8"));
-  CHECK(results[1] == results[0]);
-  CHECK(results[2] == results[0]);
-}
-
-TEST_CASE("Gloo: each field of the descriptor is compared, whatever the sizes") {
-  const auto differ = [](const test::RankFunction& function) {
-    for (const auto& result : test::run_ranks(2, function, {}, "gloo"))
-      CHECK_THAT(result, Contains("called different operations"));
-  };
-  differ([](ProcessGroup& g) { g.all_reduce(g.allocate({4}, g.rank() == 0 ? DType::f32 : DType::i32)); });
-  differ([](ProcessGroup& g) {
-    g.all_reduce(g.allocate({4}, DType::f32), g.rank() == 0 ? ReduceOp::sum : ReduceOp::max);
-  });
-  differ([](ProcessGroup& g) { g.reduce(g.allocate({4}, DType::f32), g.rank()); });
-  differ([](ProcessGroup& g) {
-    g.set_action("", static_cast<std::uint32_t>(g.rank()));
-    g.barrier();
-  });
-  differ([](ProcessGroup& g) { g.all_reduce(g.allocate({g.rank() == 0 ? 4 : 4'000'000}, DType::f32)); });
-  differ([](ProcessGroup& g) { g.broadcast(g.allocate({g.rank() == 0 ? 4'000'000 : 8}, DType::f32)); });
-}
-
 TEST_CASE("Gloo: a rank that leaves is named, with what it did last") {
   const auto results = test::run_ranks(
       2,

@@ -1,38 +1,18 @@
 // Groups that meet through the real store: a StoreServer on a thread of its own, one TcpStore per rank.
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <optional>
 #include <thread>
 
 #include "rendezvous/client/tcp_store.hpp"
-#include "rendezvous/server/store_server.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/run_ranks.hpp"
+#include "tests/support/store_server.hpp"
 
 using namespace dtrun;
 using namespace dtrun::runtime;
 using test::expect;
+using tests::StoreOnThread;
 
 namespace {
-
-class Server {
- public:
-  Server() : server_(io_, {}), port_(server_.port()), thread_([this] { io_.run(); }) {}
-  ~Server() {
-    boost::asio::post(io_, [this] {
-      server_.close();
-      io_.stop();
-    });
-    thread_.join();
-  }
-  std::uint16_t port() const { return port_; }
-
- private:
-  boost::asio::io_context io_{1};
-  rendezvous::StoreServer server_;
-  std::uint16_t port_;
-  std::thread thread_;
-};
 
 rendezvous::TcpStoreOptions at(std::uint16_t port) {
   rendezvous::TcpStoreOptions options;
@@ -72,7 +52,7 @@ void check_sum(ProcessGroup& group) {
 }  // namespace
 
 TEST_CASE("ranks meet through a TcpStore; a second group of another name uses the same store") {
-  const Server server;
+  const StoreOnThread server;
   const auto results = meet(3, server.port(), {}, [](rendezvous::Store& store, ProcessGroup& group) {
     check_sum(group);
     const auto second = create_process_group("shm", store, group.rank(), group.size(), {.name = "second"});
@@ -85,7 +65,7 @@ TEST_CASE("ranks meet through a TcpStore; a second group of another name uses th
 TEST_CASE("processes meet through a TcpStore") {
   test::RankProcesses processes(2, [&](ProcessGroup& first) {
     // Rank 0 serves; the port travels through the group that the harness made.
-    std::optional<Server> server;
+    std::optional<StoreOnThread> server;
     if (first.rank() == 0) server.emplace();
     const Tensor port = first.allocate({1}, DType::i64);
     if (server) port.span<std::int64_t>()[0] = server->port();
@@ -99,7 +79,7 @@ TEST_CASE("processes meet through a TcpStore") {
 }
 
 TEST_CASE("a rank that never comes to the TcpStore is named within the timeout") {
-  const Server server;
+  const StoreOnThread server;
   rendezvous::TcpStore store(at(server.port()));
   const auto start = Clock::now();
   CHECK_THROWS_WITH(create_process_group("shm", store, 0, 2, {.timeout = std::chrono::milliseconds(100)}),
