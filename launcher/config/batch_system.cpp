@@ -67,8 +67,7 @@ class Resolver {
     offer("nnodes", std::to_string(*nodes), "SLURM_STEP_NUM_NODES");
     offer("node-rank", std::to_string(here), "SLURM_NODEID");
     offer("rdzv-id", fmt::format("{}.{}", job, *step), "SLURM_JOB_ID");
-    const auto port = 20000 + (job + 1000 * *step) % 10000;
-    offer_endpoint(fmt::format("{}:{}", hosts.front(), port), "SLURM_STEP_NODELIST");
+    offer_endpoint(hosts.front(), 20000 + (job + 1000 * *step) % 10000, "SLURM_STEP_NODELIST");
   }
 
   // In a batch script, in the shell of salloc, or in what these started without srun.
@@ -99,17 +98,20 @@ class Resolver {
     if (!job.ends_with(end) || job.size() == end.size()) return;  // not the host name that indexed Jobs have
     job.resize(job.size() - end.size());
     offer("rdzv-id", job, "HOSTNAME");
-    offer_endpoint(fmt::format("{0}-0.{0}:{1}", job, kKubernetesPort), "HOSTNAME");
+    offer_endpoint(fmt::format("{0}-0.{0}", job), kKubernetesPort, "HOSTNAME");
   }
 
   void offer(std::string_view option, std::string text, std::string_view source) {
     if (!given_(option)) result_.values.push_back({option, std::move(text), source});
   }
 
-  void offer_endpoint(std::string endpoint, std::string_view source) {
-    if (!wants_endpoint_) return;
-    offer("rdzv-endpoint", std::move(endpoint), source);
-    offer("rdzv-backend", "c10d", source);
+  void offer_endpoint(const std::string& host, std::uint64_t port, std::string_view source) {
+    if (wants_endpoint_) {
+      offer("rdzv-endpoint", fmt::format("{}:{}", host, port), source);
+      offer("rdzv-backend", "c10d", source);
+    } else if (!given_("rdzv-endpoint")) {
+      offer("master-addr", host, source);  // --master-port is given
+    }
   }
 
   std::optional<std::uint64_t> number_in(const char* variable, std::uint64_t most) const {

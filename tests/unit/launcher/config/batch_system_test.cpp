@@ -99,6 +99,9 @@ TEST_CASE("what was given stays as it is in a SLURM step") {
   CHECK(resolved(kStep, {.options = {"nnodes"}, .nodes = 2}) == std::string(kRank) + kId + kEndpoint);
   CHECK(resolved(kStep, {.options = {"rdzv-endpoint"}}) == std::string(kNodes) + kRank + kId);
   CHECK(resolved(kStep, {.options = {"master-addr"}}) == std::string(kNodes) + kRank + kId);
+  CHECK(resolved(kStep, {.options = {"master-port"}}) ==
+        std::string(kNodes) + kRank + kId + " master-addr=gpu009(SLURM_STEP_NODELIST)");
+  CHECK(resolved(kStep, {.options = {"rdzv-endpoint", "master-port"}}) == std::string(kNodes) + kRank + kId);
   CHECK(resolved(kStep, {.options = {"rdzv-id", "rdzv-backend", "node-rank"}}) ==
         std::string(kNodes) + "rdzv-endpoint=gpu009:27242(SLURM_STEP_NODELIST)");
   CHECK(resolved(kStep, {.options = {"master-port", "rdzv-backend"}, .backend = "c10d"}) ==
