@@ -158,6 +158,8 @@ class ElasticAgent::Impl {
         break;
       case Kind::finish:
         report_.exit_code = action.value;
+        // Nodes that decide by themselves hear of it at their own end.
+        if (!state_.shared && action.value != kExitSuccess) rounds_->leave({action.value, {}, report_.host, -1});
         io_.stop();
         break;
     }
@@ -171,7 +173,7 @@ class ElasticAgent::Impl {
     return {[this](const Round& round) { start_round(round); },
             [this](RoundStop how, const std::string& why) { stop_round(how, why); },
             [this](const rendezvous::Verdict& verdict) {
-              if (state_.shared) verdict_ = verdict;
+              if (state_.shared || verdict.exit_code != kExitSuccess) verdict_ = verdict;
               react({Event::Kind::job_over, verdict.exit_code});
             },
             [this](const std::string& line) { hub_.write_notice("dtrun: " + line); }};

@@ -62,7 +62,7 @@ class Rounds {
   virtual void succeeded() = 0;  // every worker ended with 0; over() follows when the others are done
   // Of shared rounds: no process of this round is left on this node.
   virtual void gone() {}
-  // Of shared rounds: a stop signal. over() follows once gone() was called.
+  // Of shared rounds: a stop signal. over() follows once gone() was called. Of others: this node ends with a failure.
   virtual void leave(const rendezvous::Verdict& /*verdict*/) {}
 };
 
