@@ -14,6 +14,12 @@ dtrun_test(test_dtrun integration
 target_compile_definitions(test_dtrun PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
 add_dependencies(test_dtrun dtrun)
 
+# scripts/slurm and scripts/kubernetes.
+foreach(which IN ITEMS slurm kubernetes)
+  add_test(NAME "integration: the ${which} example" COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/integration/launcher/examples_test.py ${which} $<TARGET_FILE:dtrun>)
+  set_tests_properties("integration: the ${which} example" PROPERTIES LABELS integration TIMEOUT 60 SKIP_RETURN_CODE 77)
+endforeach()
+
 # Unchanged PyTorch programs: the newest PyTorch (scripts/setup_torch.sh) and Debian's.
 foreach(which IN ITEMS default /usr/bin/python3)
   foreach(case IN ITEMS ddp script module wrapper record recover)
