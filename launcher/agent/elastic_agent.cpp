@@ -198,8 +198,8 @@ class ElasticAgent::Impl {
   }
 
   void stop_round(RoundStop how, const std::string& why) {
-    // At the end it is said by the report.
-    if (how != RoundStop::job_ends && state_.reason != StopReason::signal) hub_.write_notice("dtrun: " + why);
+    // At the end it is said by the report, and that this node was cut off by the source of rounds.
+    if (how == RoundStop::next_round && state_.reason != StopReason::signal) hub_.write_notice("dtrun: " + why);
     react({Event::Kind::round_stops, static_cast<int>(how)});
   }
 

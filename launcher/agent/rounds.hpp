@@ -37,7 +37,7 @@ struct Round {
 enum class RoundStop {
   next_round,  // another one follows
   job_ends,
-  at_once,  // this node must not go on: no grace period
+  at_once,  // this node must not go on: no grace period. Whoever decides it tells the user
 };
 
 // Owner: the agent, its thread and io_context. The listener is called on that thread, also from inside join(), again()

@@ -90,13 +90,13 @@ bool all_output_in_files(const WorkerGroup& workers, int wanted) {
   return workers.size() == wanted;
 }
 
-void note_the_stubborn(RunReport& report, const WorkerGroup& workers) {
+void note_the_stubborn(RunReport& report, const WorkerGroup& workers, int first_rank) {
   std::string ranks;
-  for (int rank = 0; rank < workers.size(); ++rank) {
-    if (!workers[rank].killed) continue;
-    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
-    if (workers[rank].status) continue;
-    const auto survivor = describe_process(workers[rank].pid);
+  for (int local = 0; local < workers.size(); ++local) {
+    const int rank = first_rank + local;
+    if (workers[local].stubborn) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+    if (!workers[local].killed || workers[local].status) continue;
+    const auto survivor = describe_process(workers[local].pid);
     report.notes.push_back(fmt::format("rank {} (pid {}, state {}, in {}) cannot be killed", rank, survivor.pid,
                                        survivor.state, survivor.wait_channel));
   }
@@ -202,7 +202,7 @@ void summarize_failure(AttemptSummary& summary, const AttemptView& attempt, cons
 }
 
 void conclude(RunReport& report, const AttemptView& attempt, const Ending& ending) {
-  note_the_stubborn(report, attempt.workers);
+  note_the_stubborn(report, attempt.workers, attempt.round.first_rank);
   const auto& state = ending.state;
   report.no_restart = ending.verdict ? ending.verdict->no_restart : state.budget.text(state.no_restart);
   const bool stopped_here = report.stop_signal != 0 && report.exit_code == kExitSignalBase + report.stop_signal;

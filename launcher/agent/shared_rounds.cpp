@@ -27,6 +27,8 @@ using std::chrono::seconds;
 constexpr int kJoinSeconds = 600, kLastCallSeconds = 5;
 constexpr auto kBetweenLookups = seconds(1);
 constexpr auto kBetweenLines = seconds(5);
+// A coordinator that ended refuses connections at once: then there is one line, that of the end.
+constexpr auto kBeforeLossIsTold = seconds(1);
 
 milliseconds whole_milliseconds(double number) { return milliseconds(static_cast<std::int64_t>(number * 1000)); }
 
@@ -76,7 +78,7 @@ SharedRounds::SharedRounds(asio::io_context& io, const LaunchConfig& config, con
 SharedRounds::~SharedRounds() = default;
 
 void SharedRounds::join() {
-  tell_what_is_missing();
+  tell_what_is_missing(kBetweenLines);
   look_up();
 }
 
@@ -156,6 +158,10 @@ void SharedRounds::become_member() {
     start(place, order);
   };
   orders.stop_workers = [this](const rendezvous::StopWorkers& stop) {
+    if (!stop.polite) {
+      loss_ = stop.why;
+      tell_what_is_missing(kBeforeLossIsTold);
+    }
     listener_.stop(!stop.polite    ? RoundStop::at_once
                    : stop.job_over ? RoundStop::job_ends
                                    : RoundStop::next_round,
@@ -191,6 +197,7 @@ void SharedRounds::open_store(rendezvous::Epoch epoch) {
 }
 
 void SharedRounds::start(const rendezvous::Assignment& place, const rendezvous::Start& order) {
+  tell_loss();
   if (!place.open_store) store_.close();
   epoch_ = place.epoch;
   Round round;
@@ -246,16 +253,27 @@ void SharedRounds::end(rendezvous::Verdict verdict) {
   asio::post(io_, [this, verdict = std::move(verdict)] { listener_.over(verdict); });
 }
 
-void SharedRounds::tell_what_is_missing() {
-  status_.expires_after(kBetweenLines);
+// Why the workers of this node were killed.
+void SharedRounds::tell_loss() {
+  if (loss_.empty()) return;
+  listener_.note(fmt::format("{}; the workers here were killed, looking for {} again", std::exchange(loss_, {}),
+                             plan_.endpoint.to_string()));
+}
+
+void SharedRounds::tell_what_is_missing(Clock::duration after) {
+  status_.expires_after(after);
   status_.async_wait([this](const boost::system::error_code& error) {
     if (error || told_) return;
+    if (!loss_.empty()) {
+      tell_loss();
+      return tell_what_is_missing(kBetweenLines);
+    }
     const auto& problem = member_ ? member_->problem() : problem_;
     if (!problem.empty()) {
       listener_.note(fmt::format("waiting for the coordinator at {}: {}, {} s of {} s", plan_.endpoint.to_string(),
                                  problem, seconds_so_far(), join_seconds_));
     }
-    tell_what_is_missing();
+    tell_what_is_missing(kBetweenLines);
   });
 }
 

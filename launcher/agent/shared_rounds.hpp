@@ -42,7 +42,8 @@ class SharedRounds : public Rounds {
   void start(const rendezvous::Assignment& place, const rendezvous::Start& order);
   void membership_ended(const rendezvous::Verdict& verdict);
   void end(rendezvous::Verdict verdict);
-  void tell_what_is_missing();
+  void tell_loss();
+  void tell_what_is_missing(Clock::duration after);
   std::string store_host() const;
   int seconds_so_far() const;
 
@@ -57,6 +58,7 @@ class SharedRounds : public Rounds {
   boost::asio::ip::tcp::resolver resolver_;
   boost::asio::steady_timer again_, status_;
   std::string problem_;  // before there is a member
+  std::string loss_;     // of the coordinator, not yet told
   RoundStore store_;
   std::unique_ptr<rendezvous::CoordinatorServer> server_;
   std::unique_ptr<rendezvous::MembershipClient> member_;

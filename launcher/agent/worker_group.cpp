@@ -56,6 +56,7 @@ void WorkerGroup::forward(int signal) {
 void WorkerGroup::kill() {
   for (auto& worker : workers_) {
     if (worker.status) continue;
+    worker.stubborn = worker.asked_to_stop;
     worker.asked_to_stop = worker.killed = true;
     worker.process.signal_group(SIGKILL);
   }

@@ -25,7 +25,8 @@ struct Worker {
   std::optional<ExitStatus> status;
   std::chrono::system_clock::time_point end{};
   bool asked_to_stop = false;  // before it was seen to end
-  bool killed = false;         // did not end within the grace period
+  bool killed = false;         // by SIGKILL from us
+  bool stubborn = false;       // killed because it did not end within the grace period
   bool out_of_memory = false;  // SIGKILL that was not ours, and the kernel's OOM killer struck since the round began
 };
 

@@ -6,7 +6,8 @@
 //   env=NAME  env (all)  cwd  fds  signals (masks of /proc/self/status)  pid  stdin (copies it to stdout)
 //   child  setsid-child  daemon: a process that sleeps ten minutes (in our group; in its own session; double-forked)
 //   on=SIG:N  exits N at that signal   show=SIG  prints "rank R got SIG" and goes on   touch=FILE  remove=FILE
-//   wait-for=FILE
+//   wait-for=FILE   beat=DIRECTORY  from here on, beside the rest: the time, every 20 ms, into a file named after the
+//   round: MASTER_PORT.restarts.GROUP_RANK.RANK.WORLD_SIZE.pid
 //   progress=N  tells dtrun that N steps are finished   allocate=MIB  uses that much memory
 //   become-root  for a program that is set-user-ID root: nobody else can signal it then
 //   rank=R  attempt=N  not-attempt=N: the rest is only done by that rank / in that attempt; others go on after the word
@@ -22,8 +23,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <string>
+#include <thread>
 
 #include "tests/scenario/mixed_output.hpp"
 
@@ -76,6 +79,23 @@ void write_all(int fd, const char* data, std::size_t size) {
     data += n;
     size -= static_cast<std::size_t>(n);
   }
+}
+
+// Only who runs can write: the file shows from when to when this process did.
+void beat(const std::string& directory) {
+  auto path = directory + "/";
+  for (const char* name : {"MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "GROUP_RANK", "RANK", "WORLD_SIZE"})
+    path += variable(name) + ".";
+  FILE* file = std::fopen((path + std::to_string(::getpid())).c_str(), "a");
+  if (file == nullptr) std::exit(93);
+  std::thread([file] {
+    for (;; ::usleep(20'000)) {
+      timespec now{};
+      ::clock_gettime(CLOCK_MONOTONIC, &now);
+      std::fprintf(file, "%ld.%09ld\n", now.tv_sec, now.tv_nsec);
+      std::fflush(file);
+    }
+  }).detach();
 }
 
 void flood(std::size_t bytes) {
@@ -177,6 +197,8 @@ void do_with_value(const std::string& name, const std::string& value) {
     std::printf("%s\n", std::string(static_cast<std::size_t>(std::atol(value.c_str())), 'x').c_str());
   else if (name == "progress")
     tell_progress(value);
+  else if (name == "beat")
+    beat(value);
   else if (name == "allocate")
     allocate(static_cast<std::size_t>(std::atol(value.c_str())));
   else if (name == "touch")

@@ -1,0 +1,78 @@
+"""Agents that die."""
+import time
+
+from job import PROBE, Job, start_workers
+from lab import case, note, until
+
+# Each worker with a child, a process in a session of its own, and a daemon; SIGTERM does not impress them.
+TREE = [PROBE, "ignore=TERM", "child", "setsid-child", "daemon", "forever"]
+PROCESSES = 2 + 2 * 4  # of a dtrun with two such workers
+QUICK = "last_call_timeout=1"
+
+
+def tree_is_up(dtruns):
+    until(lambda: all(len(dtrun.processes()) == PROCESSES for dtrun in dtruns), 10, f"{PROCESSES} processes on each node")
+
+
+def gone_within(dtruns, since, limit):
+    until(lambda: not any(dtrun.processes() for dtrun in dtruns), since + limit - time.monotonic(), f"no process left after {limit} s")
+    return time.monotonic() - since
+
+
+def lose_a_peer(lab, nodes, kill):
+    job = Job(lab, f"{nodes - 1}:{nodes}", ["--nproc-per-node=2", "--grace-period=0.3"], TREE, conf=QUICK)
+    *others, victim = job.start(*range(nodes))
+    tree_is_up(job.all)
+    moment = getattr(victim, kill)()
+    gone = gone_within([victim], moment, 1)
+    decided = max(dtrun.after(moment, "stop", 2)["monotonic"] for dtrun in others) - moment
+    again = max(dtrun.after(moment, "worker_started", 4)["monotonic"] for dtrun in others) - moment
+    note(f"{nodes} agents, {kill}: decided after {decided * 1000:.0f} ms, next round after {again * 1000:.0f} ms, processes gone after {gone * 1000:.0f} ms")
+    assert decided <= 0.5 and again <= 2
+    start_workers(others, 2, round_number=1)
+    assert all(dtrun.running for dtrun in others)
+    assert [dtrun.events("assignment")[-1]["world_size"] for dtrun in others] == [2 * (nodes - 1)] * (nodes - 1)
+    assert all("node" in line and str(nodes - 1) in line for dtrun in others for line in dtrun.error_lines), "one line tells who is lost"
+    assert [len(dtrun.error_lines) for dtrun in others] == [1] * (nodes - 1)
+
+
+@case(nodes=2)
+def d1_a_peer_of_two_agents(lab):
+    lose_a_peer(lab, 2, "kill_agent")
+
+
+@case(nodes=3)
+def d1_a_peer_of_three_agents(lab):
+    lose_a_peer(lab, 3, "kill_agent")
+
+
+@case(nodes=3)
+def d1_the_guardian_of_a_peer(lab):
+    lose_a_peer(lab, 3, "kill_guardian")
+
+
+def lose_the_host(lab, kill):
+    """--nnodes 2:3: enough would be left, but not the coordinator."""
+    job = Job(lab, "2:3", ["--nproc-per-node=2", "--max-restarts=3"], TREE, conf=QUICK)
+    host, *others = job.start(0, 1, 2)
+    tree_is_up(job.all)
+    moment = getattr(host, kill)()
+    gone = gone_within([host], moment, 1)
+    assert [dtrun.wait(3) for dtrun in others] == [75, 75]
+    out = max(dtrun.ended_at for dtrun in others) - moment
+    note(f"{kill}: the host's processes are gone after {gone * 1000:.0f} ms, the others out after {out * 1000:.0f} ms: {others[0].error_lines}")
+    assert out <= 1
+    assert not others[0].processes() and not others[1].processes()
+    for dtrun in others:
+        assert len(dtrun.error_lines) == 1 and job.endpoint in dtrun.error, dtrun.error_lines
+        assert dtrun.report["outcome"] == "infrastructure" and job.endpoint in dtrun.report["error"]
+
+
+@case(nodes=3)
+def d5_the_agent_with_the_coordinator(lab):
+    lose_the_host(lab, "kill_agent")
+
+
+@case(nodes=3)
+def d5_the_guardian_of_the_coordinator(lab):
+    lose_the_host(lab, "kill_guardian")
