@@ -16,6 +16,7 @@ namespace dtrun::launcher {
 namespace {
 
 constexpr auto kFreePort = "<free port>";
+constexpr auto kLater = "<known when the nodes have met>";
 
 // As a shell would want it, so that blanks and empty words are seen.
 std::string quoted(std::string_view word) {
@@ -76,6 +77,31 @@ std::string omp_threads(const std::vector<std::string>& environment, const std::
   return fmt::format("{}: {} allowed cores for {} workers", value, cores, workers);
 }
 
+std::string meeting_of(const LaunchConfig& config, const JobPlan& plan) {
+  const auto nodes = config.nodes.min == config.nodes.max || plan.kind == JobKind::static_nodes
+                         ? std::to_string(config.nodes.max)
+                         : fmt::format("{} to {}", config.nodes.min, config.nodes.max);
+  return fmt::format("{}, meeting at {}, {}", nodes, plan.endpoint.to_string(),
+                     plan.kind == JobKind::static_nodes ? "the workers' store, served by node 0"
+                                                        : "the coordinator; the store is on the node of rank 0");
+}
+
+// What a variable is before the nodes of the job have met.
+std::string variable(std::string_view name, const std::string& entry, const LaunchConfig& config, const JobPlan& plan) {
+  using namespace environment;
+  const bool is_static = plan.kind == JobKind::static_nodes;
+  if (plan.kind == JobKind::one_node)
+    return name == kMasterPort && !plan.store.fixed_port ? fmt::format("{}={}", name, kFreePort) : entry;
+  for (const std::string_view other : {kRank, kWorldSize, kRoleRank, kRoleWorldSize})
+    if (name == other) return fmt::format("{}={}", name, kLater);
+  const auto known = [&](const std::string& value) { return fmt::format("{}={}", name, is_static ? value : kLater); };
+  if (name == kGroupRank) return known(std::to_string(config.rendezvous.node_rank.value_or(0)));
+  if (name == kGroupWorldSize) return known(std::to_string(config.nodes.max));
+  if (name == kMasterAddr) return known(plan.endpoint.host);
+  if (name == kMasterPort) return known(std::to_string(plan.endpoint.port));
+  return entry;
+}
+
 RoundPlace first_round(const JobPlan& plan, const std::string& id, int allowed_cores) {
   RoundPlace place;
   place.local_world_size = place.round.world_size = place.round.role_world_size = plan.workers;
@@ -109,7 +135,8 @@ std::string explain(const CommandLine& line, const JobPlan& plan, const std::vec
   const std::pair<std::string_view, std::string> facts[] = {
       {"workers", std::to_string(plan.workers)},
       {"command of local rank 0", command_of_rank_0(config, plan)},
-      {"store", store_of(plan.store)},
+      plan.kind == JobKind::one_node ? std::pair{"store", store_of(plan.store)}
+                                     : std::pair{"nodes", meeting_of(config, plan)},
       {"run id", id},
       {"threads (OMP_NUM_THREADS)", omp_threads(environment, inherited, plan.workers, allowed_cores)},
       {"log files", log_files(config, id)},
@@ -122,8 +149,7 @@ std::string explain(const CommandLine& line, const JobPlan& plan, const std::vec
   for (const auto& entry : environment) {
     if (std::find(inherited.begin(), inherited.end(), entry) != inherited.end()) continue;
     const auto name = entry.substr(0, entry.find('='));
-    const bool port = name == environment::kMasterPort && !plan.store.fixed_port;
-    text += port ? fmt::format("  {}={}\n", name, kFreePort) : fmt::format("  {}\n", entry);
+    text += fmt::format("  {}\n", variable(name, entry, config, plan));
   }
   return text;
 }

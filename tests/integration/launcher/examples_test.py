@@ -59,6 +59,8 @@ def slurm(dtrun):
         for node, task in enumerate(tasks):
             expect(task, nnodes=("2", "SLURM_STEP_NUM_NODES"), node_rank=(str(node), "SLURM_NODEID"), rdzv_id=("123456.0", "SLURM_JOB_ID"),
                    rdzv_endpoint=("gpu009:23456", "SLURM_STEP_NODELIST"), rdzv_backend=("c10d", "SLURM_STEP_NODELIST"))
+            assert "  nodes                       2, meeting at gpu009:23456, the coordinator" in task, task
+            assert "  RANK=<known when the nodes have met>\n" in task and "WORLD_SIZE=8\n" in task and "MASTER_ADDR=127" not in task, task
         # The same command without srun stays on its node, with a warning.
         done = subprocess.run([dtrun, "--explain", "worker"], env=batch, capture_output=True, text=True, timeout=20)
         assert done.returncode == 0 and "dtrun uses only this one" in done.stderr, done
