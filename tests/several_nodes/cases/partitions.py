@@ -1,0 +1,119 @@
+"""Nodes that are cut off: no FIN, no RST, nothing arrives any more."""
+import os
+import re
+import subprocess
+import time
+
+from beats import lives, rounds
+from job import PROBE, Job, start_workers
+from lab import case, note, until
+
+IMPATIENT = "keep_alive_interval=1,keep_alive_max_attempt=2"  # dead after 2 s
+NO_WAIT = "last_call_timeout=1"
+TRAIN = ["worker", "train", "--steps", "1000000", "--log-every", "50", "--layers", "1", "--hidden", "32", "--heads", "2", "--seq-len", "16", "--batch-size", "2"]
+
+
+def cut_off_and_heal(lab, nodes, dead_after, conf):
+    beats = lab.directory_for("beats")
+    job = Job(lab, f"{nodes - 1}:{nodes}", ["--nproc-per-node=2", "--grace-period=0.3"], [PROBE, "ignore=TERM", f"beat={beats}", "forever"], conf=conf)
+    *others, victim = job.start(*range(nodes))
+    start_workers(job.all, 2)
+    until(lambda: len(lives(beats)) == 2 * nodes, 5, "every worker beats")
+    lab.nodes[-1].cut_off()
+    cut = time.monotonic()
+    # The first word that is missed was due within a second: silence of `dead_after` ends at most that much earlier, seen from here.
+    decided = max(dtrun.after(cut, "stop", dead_after + 3)["monotonic"] for dtrun in others) - cut
+    again = max(dtrun.after(cut, "worker_started", 5)["monotonic"] for dtrun in others) - cut
+    until(lambda: len(lives(beats)) == 2 * nodes + 2 * (nodes - 1), 5, "every worker of the next round beats")
+    fenced = max(life.last for life in lives(beats) if life.node == nodes - 1) - cut
+    silence = float(re.search(r"silent for ([0-9.]+) s", others[0].error)[1])
+    note(f"cut off: given up after {decided:.2f} s (silent for {silence} s), workers there alive until {fenced:.2f} s, next round after {again:.2f} s")
+    assert dead_after - 1 <= decided <= dead_after + 0.5 and dead_after - 0.05 <= silence <= dead_after + 0.5
+    assert fenced <= dead_after + 0.5 and fenced < again
+    assert len(victim.processes()) == 2 and victim.running, "guardian and agent wait for the network"
+    assert not victim.events("assignment")[1:]
+    lab.nodes[-1].heal()
+    healed = time.monotonic()
+    joined = victim.after(healed, "worker_started", 10)["monotonic"] - healed
+    start_workers(others, 2, round_number=2)
+    until(lambda: len(lives(beats)) == 4 * nodes + 2 * (nodes - 1), 5, "every worker of the third round beats")
+    note(f"healed: it takes part again after {joined:.2f} s")
+    assert [len(entry[3]) for entry in rounds(beats)] == [2 * nodes, 2 * nodes - 2, 2 * nodes]
+    assert [event["attempt"] for event in victim.events("assignment")] == [0, 2]
+    assert {event["restarts"] for dtrun in job.all for event in dtrun.events("assignment")} == {0}
+    others[0].signal("TERM")
+    for dtrun in job.all:
+        dtrun.wait(5)
+    rounds(beats)
+    return job
+
+
+@case(nodes=3)
+def d2_a_node_is_cut_off(lab):
+    cut_off_and_heal(lab, 3, 5, NO_WAIT)
+
+
+@case(nodes=4)
+def c12_a_node_of_four_is_cut_off(lab):
+    job = cut_off_and_heal(lab, 4, 2, f"{IMPATIENT},{NO_WAIT}")
+    line = job.all[3].error_lines[0]
+    assert line.startswith("dtrun: no answer from the coordinator for 1.8 s; the workers here were killed"), line
+
+
+@case(nodes=3)
+def the_coordinators_node_is_cut_off(lab):
+    """Nobody goes on, as enough are nowhere; when the network is back everybody does."""
+    beats = lab.directory_for("beats")
+    job = Job(lab, "3", ["--grace-period=0.3"], [PROBE, "ignore=TERM", f"beat={beats}", "forever"], conf=IMPATIENT)
+    job.start(0, 1, 2)
+    start_workers(job.all, 1)
+    until(lambda: len(lives(beats)) == 3, 5, "every worker beats")
+    lab.nodes[0].cut_off()
+    cut = time.monotonic()
+    until(lambda: all(len(dtrun.processes()) == 2 for dtrun in job.all), 4, "no worker anywhere")
+    note(f"the last worker was alive until {max(life.last for life in lives(beats)) - cut:.2f} s after the cut")
+    lab.nodes[0].heal()
+    start_workers(job.all, 1, round_number=1)
+    until(lambda: len(lives(beats)) == 6, 5, "every worker beats again")
+    assert [len(entry[3]) for entry in rounds(beats)] == [3, 3]
+
+
+@case(nodes=3)
+def c12_the_others_train_on(lab):
+    """The collectives of the survivors hang in a connection that nobody closes; they are stopped and start anew."""
+    job = Job(lab, "2:3", ["--grace-period=1"], TRAIN, conf=f"{IMPATIENT},{NO_WAIT}")
+    first, second, third = job.start(0, 1, 2)
+
+    def steps():
+        return sum(line.startswith("step ") for line in first.out_lines)
+    until(lambda: steps() > 2, 20, "training")
+    lab.nodes[2].cut_off()
+    cut = time.monotonic()
+    start_workers([first, second], 1, round_number=1, limit=8)
+    before = steps()
+    until(lambda: steps() > before + 2, 10, "training without the lost node")
+    note(f"trains on {time.monotonic() - cut:.2f} s after the cut")
+    assert time.monotonic() - cut < 6
+    lab.nodes[2].heal()
+    start_workers(job.all[:2], 1, round_number=2, limit=10)
+    before = steps()
+    until(lambda: steps() > before + 2, 10, "training with all three again")
+    first.signal("TERM")
+    for dtrun in job.all:
+        dtrun.wait(10)
+
+
+@case(nodes=4)
+def c12_busy_machines_are_not_dead(lab):
+    """Two busy loops for each core, before everybody else in the queue where that is allowed."""
+    job = Job(lab, "3:4", ["--nproc-per-node=1"])
+    job.start(0, 1, 2, 3)
+    start_workers(job.all, 1)
+    seconds = 60 if "DTRUN_FULL_SIZE" in os.environ else 10
+    loop = ["nice", "-n", "-5", "timeout", str(seconds), "sh", "-c", "while :; do :; done"]
+    loops = [subprocess.Popen(loop, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(2 * len(os.sched_getaffinity(0)))]
+    for process in loops:
+        process.wait()
+    for dtrun in job.all:
+        assert dtrun.running and not dtrun.error and not dtrun.events("stop", "restart")
+        assert len(dtrun.events("assignment")) == 1
