@@ -70,6 +70,7 @@ SharedRounds::SharedRounds(asio::io_context& io, const LaunchConfig& config, con
       own_address_(chosen_address(config.rendezvous)),
       token_(token_of(config.rendezvous)),
       join_seconds_(conf_number(config.rendezvous, "join_timeout", kJoinSeconds)),
+      search_seconds_(std::min(join_seconds_, conf_number(config.rendezvous, "read_timeout", join_seconds_))),
       resolver_(io),
       again_(io),
       status_(io),
@@ -93,7 +94,7 @@ void SharedRounds::look_up() {
         if (error == asio::error::operation_aborted || told_) return;
         if (!error) return found(addresses);
         problem_ = fmt::format("the name {} is not known", plan_.endpoint.host);
-        if (seconds_so_far() + 1 >= join_seconds_)
+        if (seconds_so_far() + 1 >= search_seconds_)
           return end({kExitInfrastructure,
                       fmt::format("no coordinator at {}: {}", plan_.endpoint.to_string(), problem_), "", -1});
         again_.expires_after(kBetweenLookups);
@@ -172,8 +173,8 @@ void SharedRounds::become_member() {
                                seconds_so_far(), join_seconds_));
   };
   orders.exit = [this](const rendezvous::Verdict& verdict) { membership_ended(verdict); };
-  const auto left = std::max(milliseconds(0),
-                             std::chrono::duration_cast<milliseconds>(since_ + seconds(join_seconds_) - Clock::now()));
+  const auto left = std::max(
+      milliseconds(0), std::chrono::duration_cast<milliseconds>(since_ + seconds(search_seconds_) - Clock::now()));
   // The host reaches itself wherever it listens.
   member_ = std::make_unique<rendezvous::MembershipClient>(io_, std::move(hello), plan_.endpoint, left,
                                                            std::move(orders), token_);
@@ -271,7 +272,7 @@ void SharedRounds::tell_what_is_missing(Clock::duration after) {
     const auto& problem = member_ ? member_->problem() : problem_;
     if (!problem.empty()) {
       listener_.note(fmt::format("waiting for the coordinator at {}: {}, {} s of {} s", plan_.endpoint.to_string(),
-                                 problem, seconds_so_far(), join_seconds_));
+                                 problem, seconds_so_far(), search_seconds_));
     }
     tell_what_is_missing(kBetweenLines);
   });

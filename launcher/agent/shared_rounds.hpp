@@ -53,7 +53,8 @@ class SharedRounds : public Rounds {
   Listener listener_;
   const std::string own_address_;  // --local-addr, --interface; empty: that of the connection to the coordinator
   const std::optional<rendezvous::JobToken> token_;
-  const int join_seconds_;
+  const int join_seconds_;    // until the first round
+  const int search_seconds_;  // of them, until the coordinator is found
   const Clock::time_point since_ = Clock::now();
   boost::asio::ip::tcp::resolver resolver_;
   boost::asio::steady_timer again_, status_;

@@ -79,5 +79,5 @@ scenario("c10d_spare_parks", c10d(0, "w.py +await=go", nn="1"), c10d(1, "w.py", 
 scenario("c10d_two_jobs_one_store", c10d(0, "w.py +await=go", nn="1"), c10d(1, "w.py +starts=2", nn="1").replace("--rdzv-id=job", "--rdzv-id=other"),
          steps="start 0; starts 1; start 1; starts 2; wait 1; touch go")
 for name in ("TERM", "INT"):
-    scenario(f"sig_{name.lower()}_before_rendezvous", "--nnodes=2 --rdzv-backend=c10d --rdzv-id=j --rdzv-endpoint=127.0.0.1:{P} w.py",
+    scenario(f"sig_{name.lower()}_before_rendezvous", "--nnodes=2 --rdzv-backend=c10d --rdzv-id=j --rdzv-endpoint=127.0.0.1:{P} --local-addr=127.0.0.1 w.py",
              steps=f"start 0; port; sleep 1.5; signal 0 {name}; wait 0")
