@@ -209,7 +209,8 @@ class ElasticAgent::Impl {
     report.retry = start_error_.empty();
     report.step = report_.attempts.back().step;
     report.out_of_memory = culprit_ >= 0 && workers_[culprit_].out_of_memory;
-    rounds_->failed(report);
+    const auto& blamed = report_.waited_for;
+    rounds_->failed(report, blamed && blamed->pid == 0);
   }
 
   void start_batch() {

@@ -57,8 +57,8 @@ class Rounds {
   virtual void join() = 0;  // start() follows
   // After a failure on this node, when it decides itself: start() follows.
   virtual void again(int /*restarts*/) {}
-  // Of shared rounds: the first failure of a worker in this round.
-  virtual void failed(const rendezvous::Report& /*report*/) {}
+  // Of shared rounds: the first failure of a worker in this round, perhaps only the echo of one on another node.
+  virtual void failed(const rendezvous::Report& /*report*/, bool /*blames_another_node*/) {}
   virtual void succeeded() = 0;  // every worker ended with 0; over() follows when the others are done
   // Of shared rounds: no process of this round is left on this node.
   virtual void gone() {}

@@ -20,15 +20,15 @@ namespace dtrun::launcher {
 namespace {
 
 namespace asio = boost::asio;
-using asio::ip::tcp;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kJoinSeconds = 600, kLastCallSeconds = 5;
-constexpr auto kBetweenLookups = seconds(1);
+constexpr auto kBetweenLookups = seconds(1), kOneLookup = seconds(5);
 constexpr auto kBetweenLines = seconds(5);
 // A coordinator that ended refuses connections at once: then there is one line, that of the end.
 constexpr auto kBeforeLossIsTold = seconds(1);
+constexpr auto kPatienceWithTheBlamed = milliseconds(200);
 
 milliseconds whole_milliseconds(double number) { return milliseconds(static_cast<std::int64_t>(number * 1000)); }
 
@@ -71,9 +71,10 @@ SharedRounds::SharedRounds(asio::io_context& io, const LaunchConfig& config, con
       token_(token_of(config.rendezvous)),
       join_seconds_(conf_number(config.rendezvous, "join_timeout", kJoinSeconds)),
       search_seconds_(std::min(join_seconds_, conf_number(config.rendezvous, "read_timeout", join_seconds_))),
-      resolver_(io),
+      lookup_(io),
       again_(io),
       status_(io),
+      patience_(io),
       store_(io) {}
 
 SharedRounds::~SharedRounds() = default;
@@ -88,34 +89,32 @@ int SharedRounds::seconds_so_far() const {
 }
 
 void SharedRounds::look_up() {
-  resolver_.async_resolve(
-      plan_.endpoint.host, std::to_string(plan_.endpoint.port), tcp::resolver::numeric_service,
-      [this](const boost::system::error_code& error, const Addresses& addresses) {
-        if (error == asio::error::operation_aborted || told_) return;
-        if (!error) return found(addresses);
-        problem_ = fmt::format("the name {} is not known", plan_.endpoint.host);
-        if (seconds_so_far() + 1 >= search_seconds_)
-          return end({kExitInfrastructure,
-                      fmt::format("no coordinator at {}: {}", plan_.endpoint.to_string(), problem_), "", -1});
-        again_.expires_after(kBetweenLookups);
-        again_.async_wait([this](const boost::system::error_code& ended) {
-          if (!ended) look_up();
-        });
-      });
+  if (problem_.empty()) problem_ = fmt::format("looking up the name {}", plan_.endpoint.host);
+  lookup_.start(plan_.endpoint, kOneLookup,
+                [this](const std::string& problem, const rendezvous::NameLookup::Addresses& addresses) {
+                  if (problem.empty()) return found(addresses);
+                  problem_ = problem;
+                  if (seconds_so_far() + 1 >= search_seconds_)
+                    return end({kExitInfrastructure,
+                                fmt::format("no coordinator at {}: {}", plan_.endpoint.to_string(), problem_), "", -1});
+                  again_.expires_after(kBetweenLookups);
+                  again_.async_wait([this](const boost::system::error_code& ended) {
+                    if (!ended) look_up();
+                  });
+                });
 }
 
-void SharedRounds::found(const Addresses& addresses) {
+void SharedRounds::found(const rendezvous::NameLookup::Addresses& addresses) {
   problem_.clear();
   const auto is_host = conf_flag(config_.rendezvous, "is_host");
   bool loopback_only = true, hosting = false;
-  for (const auto& entry : addresses)
-    loopback_only = loopback_only && is_loopback_host(entry.endpoint().address().to_string());
+  for (const auto& entry : addresses) loopback_only = loopback_only && is_loopback_host(entry.address().to_string());
   if (is_host.value_or(true)) {
     // A host name that its own /etc/hosts sends to 127.0.1.1: the others look for it at its real addresses.
     if (loopback_only && !is_loopback_host(plan_.endpoint.host)) {
       hosting = host_at("0.0.0.0");
     } else {
-      for (const auto& entry : addresses) hosting = hosting || host_at(entry.endpoint().address().to_string());
+      for (const auto& entry : addresses) hosting = hosting || host_at(entry.address().to_string());
     }
     // Behind an address that is translated on its way.
     if (is_host && !hosting && !host_at("0.0.0.0"))
@@ -163,6 +162,8 @@ void SharedRounds::become_member() {
       loss_ = stop.why;
       tell_what_is_missing(kBeforeLossIsTold);
     }
+    pending_report_.reset();
+    pending_gone_ = false;
     listener_.stop(!stop.polite    ? RoundStop::at_once
                    : stop.job_over ? RoundStop::job_ends
                                    : RoundStop::next_round,
@@ -216,15 +217,32 @@ void SharedRounds::start(const rendezvous::Assignment& place, const rendezvous::
   listener_.start(round);
 }
 
-void SharedRounds::failed(const rendezvous::Report& report) {
-  auto told = report;
-  told.epoch = epoch_;
-  member_->workers_ended(std::move(told));
+// A worker that says it waited in vain for a rank of another node: that node's agent may be about to tell why.
+void SharedRounds::failed(const rendezvous::Report& report, bool blames_another_node) {
+  pending_report_ = report;
+  pending_report_->epoch = epoch_;
+  if (!blames_another_node) return report_failure();
+  patience_.expires_after(kPatienceWithTheBlamed);
+  patience_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && pending_report_) report_failure();
+  });
+}
+
+void SharedRounds::report_failure() {
+  member_->workers_ended(*std::exchange(pending_report_, std::nullopt));
+  if (std::exchange(pending_gone_, false)) member_->workers_gone(epoch_);
 }
 
 void SharedRounds::succeeded() { member_->workers_ended({epoch_, true, true, {}}); }
 
-void SharedRounds::gone() { member_->workers_gone(epoch_); }
+// Not before the failure is known: the member would take the round for one that ended otherwise.
+void SharedRounds::gone() {
+  if (pending_report_) {
+    pending_gone_ = true;
+  } else {
+    member_->workers_gone(epoch_);
+  }
+}
 
 void SharedRounds::leave(const rendezvous::Verdict& verdict) {
   own_ = verdict;
@@ -250,7 +268,7 @@ void SharedRounds::end(rendezvous::Verdict verdict) {
   if (std::exchange(told_, true)) return;
   again_.cancel();
   status_.cancel();
-  resolver_.cancel();
+  lookup_.cancel();
   asio::post(io_, [this, verdict = std::move(verdict)] { listener_.over(verdict); });
 }
 

@@ -1,7 +1,6 @@
 // Rounds of a job on several nodes, as its coordinator gives them (--rdzv-backend c10d).
 #pragma once
 
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <memory>
@@ -14,6 +13,7 @@
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/coordinator/coordinator_server.hpp"
 #include "rendezvous/coordinator/membership_client.hpp"
+#include "rendezvous/coordinator/name_lookup.hpp"
 
 namespace dtrun::launcher {
 
@@ -26,18 +26,17 @@ class SharedRounds : public Rounds {
 
   bool shared() const override { return true; }
   void join() override;
-  void failed(const rendezvous::Report& report) override;
+  void failed(const rendezvous::Report& report, bool blames_another_node) override;
   void succeeded() override;
   void gone() override;
   void leave(const rendezvous::Verdict& verdict) override;
 
  private:
-  using Addresses = boost::asio::ip::tcp::resolver::results_type;
-
   void look_up();
-  void found(const Addresses& addresses);
+  void found(const rendezvous::NameLookup::Addresses& addresses);
   bool host_at(const std::string& address);
   void become_member();
+  void report_failure();
   void open_store(rendezvous::Epoch epoch);
   void start(const rendezvous::Assignment& place, const rendezvous::Start& order);
   void membership_ended(const rendezvous::Verdict& verdict);
@@ -56,15 +55,17 @@ class SharedRounds : public Rounds {
   const int join_seconds_;    // until the first round
   const int search_seconds_;  // of them, until the coordinator is found
   const Clock::time_point since_ = Clock::now();
-  boost::asio::ip::tcp::resolver resolver_;
-  boost::asio::steady_timer again_, status_;
+  rendezvous::NameLookup lookup_;
+  boost::asio::steady_timer again_, status_, patience_;
   std::string problem_;  // before there is a member
   std::string loss_;     // of the coordinator, not yet told
   RoundStore store_;
   std::unique_ptr<rendezvous::CoordinatorServer> server_;
   std::unique_ptr<rendezvous::MembershipClient> member_;
-  rendezvous::Epoch epoch_ = 0;                      // of the round whose workers this node has or had
-  std::optional<rendezvous::Verdict> own_, result_;  // a stop signal of our own; what is told when the host may go
+  rendezvous::Epoch epoch_ = 0;                       // of the round whose workers this node has or had
+  std::optional<rendezvous::Verdict> own_, result_;   // a stop signal of our own; what is told when the host may go
+  std::optional<rendezvous::Report> pending_report_;  // of a failure that may be the echo of another node's
+  bool pending_gone_ = false;
   bool told_ = false;
 };
 

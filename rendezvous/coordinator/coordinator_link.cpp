@@ -40,7 +40,7 @@ CoordinatorLink::CoordinatorLink(asio::io_context& io, Endpoint coordinator, Cal
       callbacks_(std::move(callbacks)),
       job_(std::move(job)),
       token_(std::move(token)),
-      resolver_(io),
+      lookup_(io),
       timer_(io) {}
 
 CoordinatorLink::~CoordinatorLink() { finish(); }
@@ -55,30 +55,15 @@ void CoordinatorLink::connect(Deadline deadline, bool give_up_when_refused) {
 }
 
 void CoordinatorLink::try_once() {
-  const auto alive = std::weak_ptr(alive_);
-  const auto attempt = ++attempt_;
-  timer_.expires_at(std::min(deadline_.at(), Clock::now() + kOneTry));
-  timer_.async_wait([this, alive, attempt](const boost::system::error_code& error) {
-    if (error || alive.expired() || attempt != attempt_) return;
-    ++attempt_;
-    resolver_.cancel();
-    missed(fmt::format("the name {} is not known: no answer from a name server", coordinator_.host));
-  });
-  resolver_.async_resolve(
-      coordinator_.host, std::to_string(coordinator_.port), tcp::resolver::numeric_service,
-      [this, alive, attempt](const boost::system::error_code& error, tcp::resolver::results_type found) {
-        if (alive.expired() || attempt != attempt_) return;
-        if (error) {
-          ++attempt_;
-          return missed(
-              fmt::format("the name {} is not known{}", coordinator_.host,
-                          error == asio::error::host_not_found_try_again ? ": no answer from a name server" : ""));
-        }
-        connect_to(std::move(found));
-      });
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.at() - Clock::now());
+  lookup_.start(coordinator_, std::min<std::chrono::milliseconds>(left, kOneTry),
+                [this](const std::string& problem, const NameLookup::Addresses& found) {
+                  if (!problem.empty()) return missed(problem);
+                  connect_to(found);
+                });
 }
 
-void CoordinatorLink::connect_to(tcp::resolver::results_type found) {
+void CoordinatorLink::connect_to(const NameLookup::Addresses& found) {
   const auto alive = std::weak_ptr(alive_);
   trying_ = std::make_shared<tcp::socket>(io_);
   timer_.expires_at(std::min(deadline_.at(), Clock::now() + kOneTry));
@@ -86,7 +71,7 @@ void CoordinatorLink::connect_to(tcp::resolver::results_type found) {
     boost::system::error_code ignored;
     if (!error) socket->close(ignored);
   });
-  asio::async_connect(*trying_, std::move(found),
+  asio::async_connect(*trying_, found,
                       [this, alive, socket = trying_](const boost::system::error_code& error, const tcp::endpoint&) {
                         if (alive.expired() || socket != trying_) return;
                         trying_.reset();
@@ -186,10 +171,11 @@ void CoordinatorLink::fail_for_good(const std::string& what) {
 }
 
 void CoordinatorLink::missed(const std::string& what, bool refused) {
-  problem_ = what;
+  // A try that the deadline cut short says nothing.
+  if (!deadline_.passed() || problem_.empty()) problem_ = what;
   if ((refused && give_up_when_refused_) || deadline_.passed(Clock::now() + kBetweenTries)) {
     return callbacks_.failed(fmt::format("{} {}: {}", ever_heard_ ? "the coordinator is gone," : "no coordinator at",
-                                         coordinator_.to_string(), what));
+                                         coordinator_.to_string(), problem_));
   }
   timer_.expires_after(kBetweenTries);
   timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& ended) {
@@ -203,7 +189,7 @@ void CoordinatorLink::say(const ToCoordinator& message) {
 
 void CoordinatorLink::finish() {
   ++attempt_;
-  resolver_.cancel();
+  lookup_.cancel();
   timer_.cancel();
   handshake_.reset();
   if (trying_) {

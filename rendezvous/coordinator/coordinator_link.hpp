@@ -13,6 +13,7 @@
 #include "rendezvous/base/endpoint.hpp"
 #include "rendezvous/coordinator/frame_stream.hpp"
 #include "rendezvous/coordinator/handshake.hpp"
+#include "rendezvous/coordinator/name_lookup.hpp"
 
 namespace dtrun::rendezvous {
 
@@ -47,7 +48,7 @@ class CoordinatorLink {
   enum class Nonsense { closed, silent, garbage };
 
   void try_once();
-  void connect_to(boost::asio::ip::tcp::resolver::results_type found);
+  void connect_to(const NameLookup::Addresses& found);
   void use(boost::asio::ip::tcp::socket socket);
   FrameStream::Listener listener();
   void hear(std::string_view message);
@@ -62,7 +63,7 @@ class CoordinatorLink {
   Callbacks callbacks_;
   const std::string job_;
   const std::optional<JobToken> token_;
-  boost::asio::ip::tcp::resolver resolver_;
+  NameLookup lookup_;
   boost::asio::steady_timer timer_;
   std::shared_ptr<boost::asio::ip::tcp::socket> trying_;
   std::shared_ptr<FrameStream> stream_;

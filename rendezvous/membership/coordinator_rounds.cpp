@@ -28,7 +28,7 @@ void Coordinator::form_when_possible() {
     enough_since_.reset();
     if (phase_since_ + rules_.join_timeout > now_) return;
     return finish({75,
-                   fmt::format("{} of {} nodes after {} s", here, rules_.min_nodes, rules_.join_timeout.count() / 1000),
+                   fmt::format("only {} of {} nodes came within {} s", here, rules_.min_nodes, rules_.join_timeout.count() / 1000),
                    "", -1});
   }
   if (!enough_since_) enough_since_ = now_;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rendezvous/coordinator/membership_client.hpp"
+#include "rendezvous/coordinator/name_lookup.hpp"
 #include "rendezvous/server/store_server.hpp"
 #include "tests/catch.hpp"
 #include "tests/integration/membership/raw_peer.hpp"
@@ -185,4 +186,40 @@ TEST_CASE("why there is no connection yet is named", "[membership]") {
   } else {
     CHECK_THAT(end, Contains("no coordinator at 10.77.0.99:1: no route to host"));
   }
+}
+
+TEST_CASE("a lookup answers once, not from inside the call, and not after a cancel", "[membership]") {
+  asio::io_context io(1);
+  NameLookup lookup(io);
+  std::string problem = "none yet";
+  NameLookup::Addresses found;
+  const auto ask = [&](const Endpoint& wanted) {
+    problem = "none yet";
+    lookup.start(wanted, 5s, [&](const std::string& why, const NameLookup::Addresses& addresses) {
+      CHECK(problem == "none yet");
+      problem = why;
+      found = addresses;
+    });
+    CHECK(problem == "none yet");
+    io.restart();
+    io.run_for(5s);
+  };
+  ask({"127.0.0.7", 29400});
+  CHECK(problem.empty());
+  REQUIRE(found.size() == 1);
+  CHECK(found.front() == asio::ip::tcp::endpoint(asio::ip::make_address("127.0.0.7"), 29400));
+  ask({"::1", 1});
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().address().to_string() == "::1");
+  ask({"localhost", 2});
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().address().is_loopback());
+  ask({"no-such-host.invalid", 3});
+  CHECK_THAT(problem, Contains("the name no-such-host.invalid is not known"));
+  bool told = false;
+  lookup.start({"no-such-host.invalid", 3}, 5s, [&](const auto&, const auto&) { told = true; });
+  lookup.cancel();
+  io.restart();
+  io.run_for(50ms);
+  CHECK_FALSE(told);
 }
