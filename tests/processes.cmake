@@ -35,7 +35,6 @@ add_dependencies(test_scenario probe_worker dtrun)
 
 # What torchrun 2.15 did, scenario by scenario (tests/compat/README.md). Most of them wait: four run at once in each group.
 file(GLOB compat_groups CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/compat/cases/*.py)
-list(FILTER compat_groups EXCLUDE REGEX "several_nodes")
 foreach(path IN LISTS compat_groups)
   get_filename_component(group ${path} NAME_WE)
   add_test(NAME "scenario: as torchrun: ${group}" COMMAND python3 ${CMAKE_CURRENT_LIST_DIR}/compat/compat_test.py $<TARGET_FILE:dtrun> ${group})

@@ -4,9 +4,6 @@ dtrun_test(test_static_nodes scenario SOURCES scenario/static_nodes_test.cpp
   DEPS rendezvous/base LINK dtrun_test_job fmt::fmt-header-only)
 target_compile_definitions(test_static_nodes PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
 add_dependencies(test_static_nodes dtrun)
-add_test(NAME "scenario: as torchrun: static nodes"
-  COMMAND python3 ${CMAKE_CURRENT_LIST_DIR}/compat/compat_test.py $<TARGET_FILE:dtrun> --only "static_*")
-set_tests_properties("scenario: as torchrun: static nodes" PROPERTIES LABELS scenario TIMEOUT 180 PROCESSORS 2)
 dtrun_test(test_static integration SOURCES integration/static/static_test.cpp
   DEPS rendezvous/static LINK fmt::fmt-header-only Boost::headers)
 foreach(which IN ITEMS torchrun_hosts dtrun_hosts)

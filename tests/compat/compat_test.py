@@ -34,7 +34,6 @@ RECORDED = HERE.parent / "data/launcher/torchrun_2.15.json"
 EXPECTED = HERE / "expected_differences.toml"
 README = HERE.parents[1] / "README.md"
 GROUPS = sorted(path.stem for path in (HERE / "cases").glob("*.py"))
-OWN_NAME_ONLY = "several_nodes"  # until dtrun can do it
 TRIES = 3  # a launcher that ran into the limit may have been the machine's fault
 
 
@@ -54,7 +53,7 @@ def selected(chosen):
         before = len(scenario.ALL)
         importlib.import_module(f"cases.{group}")
         added = list(scenario.ALL)[before:]
-        if group in chosen.groups if chosen.groups else chosen.only or not chosen.launcher or group != OWN_NAME_ONLY:
+        if not chosen.groups or group in chosen.groups:
             yield from (name for name in added if not chosen.only or any(fnmatch.fnmatchcase(name, glob) for glob in chosen.only))
 
 

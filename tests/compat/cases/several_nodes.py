@@ -1,4 +1,4 @@
-"""Several nodes: a launcher for each, on this machine. Not run unless it is named."""
+"""Several nodes: a launcher for each, on this machine."""
 from scenario import HANG, TWO, Launch, scenario
 
 
