@@ -122,7 +122,7 @@ class ElasticAgent::Impl {
         rounds_->succeeded();
         break;
       case Kind::tell_gone:
-        rounds_->gone();
+        rounds_->gone(furthest_step(directory_, round_.number, plan_.workers));
         break;
       case Kind::tell_leaving:
         rounds_->leave({action.value,

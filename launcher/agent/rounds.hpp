@@ -4,6 +4,7 @@
 //   shared_rounds   --rdzv-backend c10d on several nodes: the coordinator, for everybody
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -60,8 +61,9 @@ class Rounds {
   // Of shared rounds: the first failure of a worker in this round, perhaps only the echo of one on another node.
   virtual void failed(const rendezvous::Report& /*report*/, bool /*blames_another_node*/) {}
   virtual void succeeded() = 0;  // every worker ended with 0; over() follows when the others are done
-  // Of shared rounds: no process of this round is left on this node.
-  virtual void gone() {}
+  // Of shared rounds: no process of this round is left on this node, whose slowest worker (of those that tell) had
+  // finished `step` steps; -1: none tells.
+  virtual void gone(std::int64_t /*step*/) {}
   // Of shared rounds: a stop signal. over() follows once gone() was called. Of others: this node ends with a failure.
   virtual void leave(const rendezvous::Verdict& /*verdict*/) {}
 };

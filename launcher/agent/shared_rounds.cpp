@@ -163,7 +163,7 @@ void SharedRounds::become_member() {
       tell_what_is_missing(kBeforeLossIsTold);
     }
     pending_report_.reset();
-    pending_gone_ = false;
+    pending_gone_.reset();
     listener_.stop(!stop.polite    ? RoundStop::at_once
                    : stop.job_over ? RoundStop::job_ends
                                    : RoundStop::next_round,
@@ -230,17 +230,17 @@ void SharedRounds::failed(const rendezvous::Report& report, bool blames_another_
 
 void SharedRounds::report_failure() {
   member_->workers_ended(*std::exchange(pending_report_, std::nullopt));
-  if (std::exchange(pending_gone_, false)) member_->workers_gone(epoch_);
+  if (const auto step = std::exchange(pending_gone_, std::nullopt)) member_->workers_gone(epoch_, *step);
 }
 
 void SharedRounds::succeeded() { member_->workers_ended({epoch_, true, true, {}}); }
 
 // Not before the failure is known: the member would take the round for one that ended otherwise.
-void SharedRounds::gone() {
+void SharedRounds::gone(std::int64_t step) {
   if (pending_report_) {
-    pending_gone_ = true;
+    pending_gone_ = step;
   } else {
-    member_->workers_gone(epoch_);
+    member_->workers_gone(epoch_, step);
   }
 }
 

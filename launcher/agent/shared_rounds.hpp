@@ -28,7 +28,7 @@ class SharedRounds : public Rounds {
   void join() override;
   void failed(const rendezvous::Report& report, bool blames_another_node) override;
   void succeeded() override;
-  void gone() override;
+  void gone(std::int64_t step) override;
   void leave(const rendezvous::Verdict& verdict) override;
 
  private:
@@ -65,7 +65,7 @@ class SharedRounds : public Rounds {
   rendezvous::Epoch epoch_ = 0;                       // of the round whose workers this node has or had
   std::optional<rendezvous::Verdict> own_, result_;   // a stop signal of our own; what is told when the host may go
   std::optional<rendezvous::Report> pending_report_;  // of a failure that may be the echo of another node's
-  bool pending_gone_ = false;
+  std::optional<std::int64_t> pending_gone_;
   bool told_ = false;
 };
 

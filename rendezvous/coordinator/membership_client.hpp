@@ -36,8 +36,8 @@ class MembershipClient {
     step(StoreOpened{epoch, port, std::move(host)});
   }
   void workers_ended(Report report) { step(WorkersEnded{std::move(report)}); }
-  void workers_gone(Epoch epoch) { step(WorkersGone{epoch}); }
-  void progress(std::uint64_t finished) { step(Progress{finished}); }
+  // `finished`: steps of the slowest worker of those that tell; -1: none does.
+  void workers_gone(Epoch epoch, std::int64_t finished = -1) { step(WorkersGone{epoch, finished}); }
   void leave(Verdict verdict) { step(LeaveWanted{std::move(verdict)}); }
   // Of the connection, or the last one: where the coordinator's machine reaches this one.
   std::string local_address() const { return link_.local_address(); }

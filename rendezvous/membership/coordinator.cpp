@@ -164,6 +164,7 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Report& report) {
 void Coordinator::hear(std::uint64_t id, Agent& agent, const Stopped& stopped) {
   if (phase_ != RoundPhase::stopping || stopped.epoch != epoch_ || !is_member(id)) return;
   agent.stopped = true;
+  agent.step = stopped.step;
   next_round_when_stopped();
 }
 

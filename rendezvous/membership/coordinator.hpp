@@ -83,6 +83,7 @@ class Coordinator {
     bool known = false;    // its hello was accepted
     bool leaving = false;  // stops its workers and goes; no round counts on it
     bool ready = false, succeeded = false, stopped = false;
+    std::int64_t step = -1;              // how far the workers of the round that ends came
     std::optional<Time> challenged;      // asked for a sign of life at this time
     std::optional<std::uint64_t> rival;  // the agent whose place it wants, which was challenged
   };

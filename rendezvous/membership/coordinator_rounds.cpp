@@ -28,7 +28,8 @@ void Coordinator::form_when_possible() {
     enough_since_.reset();
     if (phase_since_ + rules_.join_timeout > now_) return;
     return finish({75,
-                   fmt::format("only {} of {} nodes came within {} s", here, rules_.min_nodes, rules_.join_timeout.count() / 1000),
+                   fmt::format("only {} of {} nodes came within {} s", here, rules_.min_nodes,
+                               rules_.join_timeout.count() / 1000),
                    "", -1});
   }
   if (!enough_since_) enough_since_ = now_;
@@ -63,6 +64,7 @@ void Coordinator::form() {
   for (const auto id : members_) {
     auto& agent = agents_.at(id);
     agent.ready = agent.succeeded = agent.stopped = false;
+    agent.step = -1;
     place.slots = agent.hello.slots;
     place.open_store = place.group_rank == 0;
     place.first_role_rank = std::exchange(role_ranks[agent.hello.role], role_ranks[agent.hello.role] + place.slots);
@@ -93,7 +95,16 @@ void Coordinator::next_round_when_stopped() {
     const auto found = agents_.find(id);
     return found == agents_.end() || found->second.stopped;
   });
-  if (all) gather();
+  if (!all) return;
+  // Often only the worker of rank 0 tells how far it is, and another one fails.
+  std::int64_t slowest = -1;
+  for (const auto id : members_) {
+    const auto found = agents_.find(id);
+    if (found == agents_.end() || found->second.step < 0) continue;
+    slowest = slowest < 0 ? found->second.step : std::min(slowest, found->second.step);
+  }
+  budget_.progressed(slowest);
+  gather();
 }
 
 void Coordinator::finish(Verdict verdict) {

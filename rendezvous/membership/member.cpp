@@ -59,7 +59,8 @@ void Member::take(const WorkersGone& gone) {
   if (gone.epoch != place_.epoch) return;
   workers_ = Workers::none;
   hard_stop_ = false;
-  if (stop_answer_ && link_ == Link::welcome) say(Stopped{*stop_answer_});
+  step_ = gone.step;
+  if (stop_answer_ && link_ == Link::welcome) say(Stopped{*stop_answer_, step_});
   stop_answer_.reset();
 }
 
@@ -87,7 +88,7 @@ void Member::hear(const Assignment& assignment) {
   if (link_ != Link::welcome || verdict_ || assignment.epoch <= place_.epoch || workers_ != Workers::none) return;
   place_ = assignment;
   offered_ = true;
-  progress_ = 0;
+  step_ = -1;
   if (assignment.open_store) {
     effects_.push_back(OpenStore{assignment.epoch});
   } else {
@@ -106,7 +107,7 @@ void Member::hear(const Stop& stop) {
   if (stop.epoch != place_.epoch || verdict_) return;
   offered_ = false;
   if (workers_ == Workers::none) {
-    say(Stopped{stop.epoch});
+    say(Stopped{stop.epoch, step_});
   } else {
     stop_answer_ = stop.epoch;
     stop_workers(true, stop.why);
@@ -137,7 +138,7 @@ void Member::hear(const Finished& finished) {
 void Member::beat() {
   unanswered_.emplace_back(++beat_, now_);
   beat_at_ = now_;
-  say(Heartbeat{beat_, workers_ == Workers::none ? 0 : place_.epoch, progress_});
+  say(Heartbeat{beat_, workers_ == Workers::none ? 0 : place_.epoch});
 }
 
 void Member::stop_workers(bool polite, const std::string& why, bool job_over) {

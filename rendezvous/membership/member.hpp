@@ -31,16 +31,14 @@ struct WorkersEnded {  // by themselves: all with success, or the first failure
 };
 struct WorkersGone {  // after StopWorkers or KillWorkers: no process of the round is left
   Epoch epoch = 0;
-};
-struct Progress {
-  std::uint64_t step = 0;
+  std::int64_t step = -1;  // as Stopped tells it
 };
 struct LeaveWanted {  // a stop signal to this agent
   Verdict verdict;
 };
 struct Tick {};
-using MemberEvent = std::variant<Connected, CoordinatorSaid, ConnectionLost, StoreOpened, WorkersEnded, WorkersGone,
-                                 Progress, LeaveWanted, Tick>;
+using MemberEvent =
+    std::variant<Connected, CoordinatorSaid, ConnectionLost, StoreOpened, WorkersEnded, WorkersGone, LeaveWanted, Tick>;
 
 // What it wants done.
 struct Say {
@@ -113,7 +111,6 @@ class Member {
   void take(const StoreOpened& opened);
   void take(const WorkersEnded& ended);
   void take(const WorkersGone& gone);
-  void take(const Progress& progress) { progress_ = progress.step; }
   void take(const LeaveWanted& leave);
   void take(const Tick&) {}
   void look_at_clocks();
@@ -135,7 +132,7 @@ class Member {
   bool reconnect_ = false;            // greets again once no worker is left
   std::string reconnect_why_;
   bool exited_ = false;
-  std::uint64_t progress_ = 0;
+  std::int64_t step_ = -1;  // how far the workers of the last round came
   // Heartbeats: the number and time of the last one, and when the last answered one was sent.
   std::uint64_t beat_ = 0;
   Time beat_at_;

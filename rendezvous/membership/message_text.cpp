@@ -35,7 +35,7 @@ void fields(Archive& a, Hello& m) {
 }
 template <class Archive>
 void fields(Archive& a, Heartbeat& m) {
-  a("number", m.number), a("epoch", m.epoch), a("progress", m.progress);
+  a("number", m.number), a("epoch", m.epoch);
 }
 template <class Archive>
 void fields(Archive& a, Ready& m) {
@@ -53,7 +53,7 @@ void fields(Archive& a, Report& m) {
 }
 template <class Archive>
 void fields(Archive& a, Stopped& m) {
-  a("epoch", m.epoch);
+  a("epoch", m.epoch), a("step", m.step);
 }
 template <class Archive>
 void fields(Archive& a, Leave& m) {

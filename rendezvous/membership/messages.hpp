@@ -41,8 +41,7 @@ struct Hello {
 
 struct Heartbeat {
   std::uint64_t number = 0;
-  Epoch epoch = 0;             // of the running round, 0 when none runs
-  std::uint64_t progress = 0;  // largest step that all its workers have reported
+  Epoch epoch = 0;  // of the running round, 0 when none runs
   bool operator==(const Heartbeat&) const = default;
 };
 
@@ -76,6 +75,7 @@ struct Report {
 
 struct Stopped {
   Epoch epoch = 0;
+  std::int64_t step = -1;  // finished steps of its slowest worker of those that tell; -1: none does
   bool operator==(const Stopped&) const = default;
 };
 

@@ -12,11 +12,14 @@ NoRestart RestartBudget::left() const {
   return without_progress < *max_no_progress ? NoRestart::none : NoRestart::no_progress;
 }
 
+void RestartBudget::progressed(std::int64_t step) {
+  if (step <= best_step) return;
+  best_step = step;
+  without_progress = 0;
+}
+
 NoRestart RestartBudget::judge(std::int64_t step, bool out_of_memory) {
-  if (step > best_step) {
-    best_step = step;
-    without_progress = 0;
-  }
+  progressed(step);
   // The same step needs the same memory: what failed there twice fails there again.
   const bool again = out_of_memory && step >= 0 && step <= memory_step;
   memory_step = out_of_memory ? step : -1;

@@ -26,6 +26,8 @@ struct RestartBudget {
   // An attempt failed with `step` steps finished (-1: its workers do not tell).
   NoRestart judge(std::int64_t step, bool out_of_memory);
   void restart() { ++restarts, ++without_progress; }
+  // The attempt whose failure was judged turns out to have come that far.
+  void progressed(std::int64_t step);
   // For the user; empty when it is only their number.
   std::string text(NoRestart why) const;
   auto operator<=>(const RestartBudget&) const = default;

@@ -307,3 +307,24 @@ TEST_CASE("the store of a round is where the node that opened it says", "[member
   table.said(2, Ready{1, 0, ""});
   CHECK(table.told<Start>(2) == Start{1, "192.0.2.7", 4001});
 }
+
+TEST_CASE("a node without a say in progress fails, and what the others tell keeps the job going", "[membership]") {
+  auto allowed = rules(2, 2);
+  allowed.max_no_progress_restarts = 2;
+  Table table(allowed);
+  table.hello(1);
+  table.hello(2);
+  Epoch epoch = 0;
+  const auto fail = [&](std::int64_t step) {
+    table.ready({1, 2});
+    table.forget();
+    table.said(2, Report{++epoch, false, true, {1, "rank 3 failed", "node2", 3}});
+    table.said(2, Stopped{epoch, -1});
+    table.said(1, Stopped{epoch, step});
+  };
+  for (int step = 100; step <= 1000; step += 100) fail(step);
+  CHECK_FALSE(table.told<Finished>(1));
+  for (int i = 0; i < 3; ++i) fail(1000);
+  REQUIRE(table.told<Finished>(1));
+  CHECK(table.told<Finished>(1)->verdict.no_restart == "2 restarts got no further than step 1000");
+}

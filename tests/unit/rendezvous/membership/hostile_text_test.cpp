@@ -51,8 +51,8 @@ TEST_CASE("bombs of JSON are refused before they cost anything", "[membership]")
         std::string("\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94", 20)})
     CHECK_THROWS_AS(decode_to_coordinator(text), MessageError);
   // The last of equal keys counts, as everywhere in JSON; there is one value only.
-  CHECK(std::get<Stopped>(decode_to_coordinator("{\"type\":\"leave\",\"type\":\"stopped\",\"epoch\":1,\"epoch\":2}")) ==
-        Stopped{2});
+  CHECK(std::get<Stopped>(decode_to_coordinator(
+            "{\"type\":\"leave\",\"type\":\"stopped\",\"epoch\":1,\"epoch\":2,\"step\":-1}")) == Stopped{2});
 }
 
 TEST_CASE("clients of a c10d store are recognised by how they begin, in both dialects", "[membership]") {

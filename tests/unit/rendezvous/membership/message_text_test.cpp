@@ -12,11 +12,11 @@ std::string body(const std::string& frame) { return frame.substr(4); }
 const std::vector<ToCoordinator> kUp = {
     Hello{"job", 1, "node7", "10.0.0.7", 8, 3, "trainer"},
     Hello{"job", 1, "n", "::1", 1, {}},
-    Heartbeat{~std::uint64_t{0}, 4, 100},
+    Heartbeat{~std::uint64_t{0}, 4},
     Ready{2, 65535, "10.0.0.9"},
     Report{3, true, true, {}},
     Report{3, false, false, {127, "no \"such\" program \xc3\xa4", "n", -1, "why not"}, 400, true},
-    Stopped{9},
+    Stopped{9, 123},
     Leave{"SIGTERM"}};
 const std::vector<ToAgent> kDown = {Welcome{5, 1000, 5000},
                                     Refuse{"why", true},
@@ -69,7 +69,7 @@ TEST_CASE("a message that is not exactly ours is refused with what is wrong", "[
       {"{\"type\":7}", "without a type"},
       {"{\"type\":\"finished\"}", "unknown type"},
       {"{\"type\":\"stopped\"}", "without \"epoch\""},
-      {"{\"type\":\"stopped\",\"epoch\":1,\"more\":2}", "unknown fields"},
+      {"{\"type\":\"stopped\",\"epoch\":1,\"step\":-1,\"more\":2}", "unknown fields"},
       {"{\"type\":\"stopped\",\"epoch\":-1}", "not an integer in range"},
       {"{\"type\":\"stopped\",\"epoch\":1.5}", "not an integer in range"},
       {"{\"type\":\"stopped\",\"epoch\":\"1\"}", "not an integer in range"},
