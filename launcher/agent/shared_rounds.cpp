@@ -75,12 +75,18 @@ SharedRounds::SharedRounds(asio::io_context& io, const LaunchConfig& config, con
       again_(io),
       status_(io),
       patience_(io),
+      search_limit_(io),
       store_(io) {}
 
 SharedRounds::~SharedRounds() = default;
 
 void SharedRounds::join() {
   tell_what_is_missing(kBetweenLines);
+  search_limit_.expires_at(since_ + seconds(search_seconds_));
+  search_limit_.async_wait([this](const boost::system::error_code& ended) {
+    if (ended || member_) return;
+    end({kExitInfrastructure, fmt::format("no coordinator at {}: {}", plan_.endpoint.to_string(), problem_), "", -1});
+  });
   look_up();
 }
 
@@ -94,17 +100,15 @@ void SharedRounds::look_up() {
                 [this](const std::string& problem, const rendezvous::NameLookup::Addresses& addresses) {
                   if (problem.empty()) return found(addresses);
                   problem_ = problem;
-                  if (seconds_so_far() + 1 >= search_seconds_)
-                    return end({kExitInfrastructure,
-                                fmt::format("no coordinator at {}: {}", plan_.endpoint.to_string(), problem_), "", -1});
                   again_.expires_after(kBetweenLookups);
                   again_.async_wait([this](const boost::system::error_code& ended) {
-                    if (!ended) look_up();
+                    if (!ended && !told_) look_up();
                   });
                 });
 }
 
 void SharedRounds::found(const rendezvous::NameLookup::Addresses& addresses) {
+  search_limit_.cancel();
   problem_.clear();
   const auto is_host = conf_flag(config_.rendezvous, "is_host");
   bool loopback_only = true, hosting = false;
@@ -268,6 +272,7 @@ void SharedRounds::end(rendezvous::Verdict verdict) {
   if (std::exchange(told_, true)) return;
   again_.cancel();
   status_.cancel();
+  search_limit_.cancel();
   lookup_.cancel();
   asio::post(io_, [this, verdict = std::move(verdict)] { listener_.over(verdict); });
 }

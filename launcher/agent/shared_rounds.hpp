@@ -56,7 +56,7 @@ class SharedRounds : public Rounds {
   const int search_seconds_;  // of them, until the coordinator is found
   const Clock::time_point since_ = Clock::now();
   rendezvous::NameLookup lookup_;
-  boost::asio::steady_timer again_, status_, patience_;
+  boost::asio::steady_timer again_, status_, patience_, search_limit_;
   std::string problem_;  // before there is a member
   std::string loss_;     // of the coordinator, not yet told
   RoundStore store_;

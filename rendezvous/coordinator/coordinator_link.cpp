@@ -21,6 +21,7 @@ constexpr auto kOneTry = std::chrono::seconds(5);
 // Together less than the silence after which a member gives up a connection.
 constexpr auto kFirstAnswer = std::chrono::seconds(3);
 constexpr auto kProbe = std::chrono::seconds(1);
+constexpr auto kNoAnswerSoFar = "no answer so far";
 
 std::string reason(const boost::system::error_code& error) {
   if (error == asio::error::connection_refused) return "refused";
@@ -66,6 +67,7 @@ void CoordinatorLink::try_once() {
 void CoordinatorLink::connect_to(const NameLookup::Addresses& found) {
   const auto alive = std::weak_ptr(alive_);
   trying_ = std::make_shared<tcp::socket>(io_);
+  if (problem_.empty()) problem_ = kNoAnswerSoFar;
   timer_.expires_at(std::min(deadline_.at(), Clock::now() + kOneTry));
   timer_.async_wait([socket = trying_](const boost::system::error_code& error) {
     boost::system::error_code ignored;
@@ -172,15 +174,18 @@ void CoordinatorLink::fail_for_good(const std::string& what) {
 
 void CoordinatorLink::missed(const std::string& what, bool refused) {
   // A try that the deadline cut short says nothing.
-  if (!deadline_.passed() || problem_.empty()) problem_ = what;
-  if ((refused && give_up_when_refused_) || deadline_.passed(Clock::now() + kBetweenTries)) {
-    return callbacks_.failed(fmt::format("{} {}: {}", ever_heard_ ? "the coordinator is gone," : "no coordinator at",
-                                         coordinator_.to_string(), problem_));
-  }
-  timer_.expires_after(kBetweenTries);
+  if (!deadline_.passed() || problem_.empty() || problem_ == kNoAnswerSoFar) problem_ = what;
+  if ((refused && give_up_when_refused_) || deadline_.passed()) return give_up();
+  timer_.expires_at(std::min(deadline_.at(), Clock::now() + kBetweenTries));
   timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& ended) {
-    if (!alive.expired() && !ended) try_once();
+    if (alive.expired() || ended) return;
+    deadline_.passed() ? give_up() : try_once();
   });
+}
+
+void CoordinatorLink::give_up() {
+  callbacks_.failed(fmt::format("{} {}: {}", ever_heard_ ? "the coordinator is gone," : "no coordinator at",
+                                coordinator_.to_string(), problem_));
 }
 
 void CoordinatorLink::say(const ToCoordinator& message) {

@@ -41,7 +41,7 @@ class CoordinatorLink {
   // Of this end of the connection: where the coordinator's machine reaches us.
   std::string local_address() const { return local_address_; }
   // What kept the last try from succeeding, such as "refused", "no route to host", "no answer (timed out)", "the name X
-  // is not known".
+  // is not known"; of the first one, while it lasts, "no answer so far".
   const std::string& problem() const { return problem_; }
 
  private:
@@ -56,6 +56,7 @@ class CoordinatorLink {
   void ended(const std::string& why);
   void find_out(Nonsense kind, const std::string& why);
   void missed(const std::string& what, bool refused = false);
+  void give_up();
   void fail_for_good(const std::string& what);
 
   boost::asio::io_context& io_;

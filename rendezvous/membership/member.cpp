@@ -82,7 +82,7 @@ void Member::hear(const Welcome& welcome) {
   beat();
 }
 
-void Member::hear(const Refuse& refuse) { cut_off(refuse.why, refuse.again); }
+void Member::hear(const Refuse& refuse) { cut_off("refused by the coordinator: " + refuse.why, refuse.again); }
 
 void Member::hear(const Assignment& assignment) {
   if (link_ != Link::welcome || verdict_ || assignment.epoch <= place_.epoch || workers_ != Workers::none) return;

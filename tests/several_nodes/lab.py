@@ -19,10 +19,10 @@ class Skipped(Exception):
     """What a test needs is not there."""
 
 
-def case(nodes):
-    """Decorates a test: it is called with a Lab of so many nodes."""
+def case(nodes, alone=False):
+    """Decorates a test: it is called with a Lab of so many nodes. `alone`: it takes all cores."""
     def mark(function):
-        function.is_case, function.nodes = True, nodes
+        function.is_case, function.nodes, function.alone = True, nodes, alone
         return function
     return mark
 
@@ -78,9 +78,9 @@ class Node:
         self.number, self.name, self.address = number, f"node{number}", address_of(number)
         self.hosts = pathlib.Path(f"{directory}/hosts.{number}")
         self.hosts.write_text("127.0.0.1 localhost\n")
-        nobody = pathlib.Path(f"{directory}/resolv.conf")
-        nobody.write_text("")
-        script = (f"hostname {self.name} && mount --bind {self.hosts} /etc/hosts && mount --bind {nobody} /etc/resolv.conf && "
+        self.name_servers = pathlib.Path(f"{directory}/resolv.{number}")
+        self.name_servers.write_text("")  # none
+        script = (f"hostname {self.name} && mount --bind {self.hosts} /etc/hosts && mount --bind {self.name_servers} /etc/resolv.conf && "
                   "ip link set lo up && echo ready && exec sleep 3600")
         self.holder = subprocess.Popen(["unshare", "--net", "--uts", "--mount", "sh", "-c", script], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         if self.holder.stdout.readline() != b"ready\n":

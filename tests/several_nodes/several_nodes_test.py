@@ -35,7 +35,7 @@ def options():
     parser.add_argument("bin", nargs="?")
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
     parser.add_argument("--only", action="append", default=[], metavar="GLOB")
-    parser.add_argument("--jobs", type=int, default=1, help="tests at once; those of times need the machine for themselves (default 1)")
+    parser.add_argument("--jobs", type=int, default=1, help="tests at once (default 1)")
     parser.add_argument("--inside", metavar="TEST", help=argparse.SUPPRESS)
     parser.add_argument("-v", "--verbose", action="store_true")
     return parser.parse_args()
@@ -99,7 +99,8 @@ def main():
         os.environ["DTRUN_PROBE_WORKER"] = os.path.abspath(f"{chosen.bin}/probe_worker")
     if chosen.inside:
         return run_inside(chosen.inside)
-    names = [name for name in all_cases(chosen.groups or GROUPS) if not chosen.only or any(fnmatch.fnmatchcase(name, glob) for glob in chosen.only)]
+    cases = all_cases(chosen.groups or GROUPS)
+    names = [name for name in sorted(cases, key=lambda name: cases[name].alone) if not chosen.only or any(fnmatch.fnmatchcase(name, glob) for glob in chosen.only)]
     if not chosen.bin:
         print("\n".join(names))
         return 0
@@ -109,7 +110,9 @@ def main():
         return SKIPPED
     failed = skipped = 0
     with concurrent.futures.ThreadPoolExecutor(chosen.jobs) as pool:
-        for name, (code, said, seconds) in zip(names, pool.map(lambda name: play(name, chosen.bin, unshare), names)):
+        together = pool.map(lambda name: play(name, chosen.bin, unshare), [name for name in names if not cases[name].alone])
+        for name in names:
+            code, said, seconds = play(name, chosen.bin, unshare) if cases[name].alone else next(together)
             failed += code not in (0, SKIPPED)
             skipped += code == SKIPPED
             word = {0: "passed", SKIPPED: "skipped"}.get(code, "FAILED")

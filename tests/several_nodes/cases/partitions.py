@@ -103,7 +103,7 @@ def c12_the_others_train_on(lab):
         dtrun.wait(10)
 
 
-@case(nodes=4)
+@case(nodes=4, alone=True)
 def c12_busy_machines_are_not_dead(lab):
     """Two busy loops for each core, before everybody else in the queue where that is allowed."""
     job = Job(lab, "3:4", ["--nproc-per-node=1"])

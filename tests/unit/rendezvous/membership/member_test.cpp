@@ -140,7 +140,7 @@ TEST_CASE("a lost connection kills; a refusal for good is the end", "[membership
   CHECK(lost.wanted<Reconnect>());
   Seat refused;
   refused.hears(Refuse{"belongs to another job", false});
-  CHECK(refused.wanted<Exit>()->verdict == Verdict{75, "belongs to another job", "", -1});
+  CHECK(refused.wanted<Exit>()->verdict == Verdict{75, "refused by the coordinator: belongs to another job", "", -1});
 }
 
 TEST_CASE("a member that is told to leave says so at once and goes after its workers", "[membership]") {
