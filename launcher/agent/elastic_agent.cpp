@@ -172,6 +172,7 @@ class ElasticAgent::Impl {
   Rounds::Listener listener() {
     return {[this](const Round& round) { start_round(round); },
             [this](RoundStop how, const std::string& why) { stop_round(how, why); },
+            [this](const std::string& why) { another_round(why); },
             [this](const rendezvous::Verdict& verdict) {
               if (state_.shared || verdict.exit_code != kExitSuccess) verdict_ = verdict;
               react({Event::Kind::job_over, verdict.exit_code});
@@ -199,8 +200,14 @@ class ElasticAgent::Impl {
 
   void stop_round(RoundStop how, const std::string& why) {
     // At the end it is said by the report, and that this node was cut off by the source of rounds.
-    if (how == RoundStop::next_round && state_.reason != StopReason::signal) hub_.write_notice("dtrun: " + why);
+    if (how == RoundStop::next_round) another_round(why);
     react({Event::Kind::round_stops, static_cast<int>(how)});
+  }
+
+  void another_round(const std::string& why) {
+    if (!report_.attempts.empty()) report_.attempts.back().ended_because = why;
+    events_.round_over(round_.number, why);
+    if (state_.reason != StopReason::signal) hub_.write_notice("dtrun: " + why);
   }
 
   void tell_failure() {

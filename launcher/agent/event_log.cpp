@@ -93,6 +93,10 @@ void EventLog::restart(int next_attempt) {
   if (file_) write("restart", fmt::format(R"(,"attempt":{})", next_attempt));
 }
 
+void EventLog::round_over(int attempt, const std::string& why) {
+  if (file_) write("round_over", fmt::format(R"(,"attempt":{},"why":{})", attempt, json_text(why)));
+}
+
 void EventLog::signal(int signal) {
   if (file_) write("signal", fmt::format(R"(,"signal":"{}")", signal_name(signal)));
 }

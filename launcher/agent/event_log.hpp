@@ -36,6 +36,7 @@ class EventLog {
   void worker_ended(const Round& round, const WorkerEnd& end);
   void stop(int attempt, std::string_view reason, int signal);
   void restart(int next_attempt);
+  void round_over(int attempt, const std::string& why);
   void signal(int signal);
   void verdict(const RunReport& report);
 

@@ -48,8 +48,9 @@ class Rounds {
   struct Listener {
     std::function<void(const Round&)> start;
     std::function<void(RoundStop, const std::string& why)> stop;  // then gone(); only of shared rounds
-    std::function<void(const rendezvous::Verdict&)> over;         // the last call
-    std::function<void(const std::string& line)> note;            // for the user
+    std::function<void(const std::string& why)> another;   // round follows, and this one's processes are gone already
+    std::function<void(const rendezvous::Verdict&)> over;  // the last call
+    std::function<void(const std::string& line)> note;     // for the user
   };
   virtual ~Rounds() = default;
 

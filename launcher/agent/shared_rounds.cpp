@@ -173,10 +173,8 @@ void SharedRounds::become_member() {
                                    : RoundStop::next_round,
                    stop.why);
   };
-  orders.waiting = [this](const rendezvous::Waiting& waiting) {
-    listener_.note(fmt::format("waiting for nodes: {} of {} are here, {} s of {} s", waiting.here, waiting.wanted,
-                               seconds_so_far(), join_seconds_));
-  };
+  orders.waiting = [this](const rendezvous::Waiting& waiting) { show(waiting); };
+  orders.another_round = listener_.another;
   orders.exit = [this](const rendezvous::Verdict& verdict) { membership_ended(verdict); };
   const auto left = std::max(
       milliseconds(0), std::chrono::duration_cast<milliseconds>(since_ + seconds(search_seconds_) - Clock::now()));
@@ -184,6 +182,22 @@ void SharedRounds::become_member() {
   member_ = std::make_unique<rendezvous::MembershipClient>(io_, std::move(hello), plan_.endpoint, left,
                                                            std::move(orders), token_);
   member_->join();
+}
+
+void SharedRounds::show(const rendezvous::Waiting& waiting) {
+  std::string line;
+  if (waiting.running == 0) {
+    line = fmt::format("waiting for nodes: {} of {} are here, {} s of {} s", waiting.here, waiting.wanted,
+                       waiting.seconds, join_seconds_);
+  } else if (waiting.running >= waiting.wanted) {
+    line = fmt::format("this node is a spare: the job has its {} nodes; it takes the place of one that is lost",
+                       waiting.running);
+  } else {
+    line = fmt::format("the job runs with {} of {} nodes; this one has a place in its next round", waiting.running,
+                       waiting.wanted);
+  }
+  // A spare is one in round after round.
+  if (line != std::exchange(last_shown_, line)) listener_.note(line);
 }
 
 // The address at which the other nodes reach this one's store.

@@ -43,6 +43,7 @@ class SharedRounds : public Rounds {
   void end(rendezvous::Verdict verdict);
   void tell_loss();
   void tell_what_is_missing(Clock::duration after);
+  void show(const rendezvous::Waiting& waiting);
   std::string store_host() const;
   int seconds_so_far() const;
 
@@ -57,8 +58,9 @@ class SharedRounds : public Rounds {
   const Clock::time_point since_ = Clock::now();
   rendezvous::NameLookup lookup_;
   boost::asio::steady_timer again_, status_, patience_, search_limit_;
-  std::string problem_;  // before there is a member
-  std::string loss_;     // of the coordinator, not yet told
+  std::string problem_;     // before there is a member
+  std::string loss_;        // of the coordinator, not yet told
+  std::string last_shown_;  // of what it waits for
   RoundStore store_;
   std::unique_ptr<rendezvous::CoordinatorServer> server_;
   std::unique_ptr<rendezvous::MembershipClient> member_;

@@ -47,11 +47,12 @@ struct FailureElsewhere {
   std::string text;  // one line
 };
 
-// One line about the failure that ended an attempt. Jobs may restart for days: details are kept of the last one only.
+// One line about what ended an attempt. Jobs may restart for days: details are kept of the last one only.
 struct AttemptSummary {
   int number = 0;
   WallTime start{}, end{};
-  bool failed = false;  // the following fields are about its first failure
+  std::string ended_because;  // of a job on several nodes: why another round followed, empty when none did
+  bool failed = false;        // the following fields are about its first failure, on this node
   int rank = 0;
   pid_t pid = 0;
   ExitStatus status;

@@ -55,6 +55,7 @@ ordered_json to_json(const AttemptSummary& attempt) {
   result["attempt"] = attempt.number;
   result["start"] = utc_time(attempt.start);
   result["end"] = utc_time(attempt.end);
+  if (!attempt.ended_because.empty()) result["ended_because"] = attempt.ended_because;
   result["failed"] = attempt.failed;
   if (!attempt.failed) return result;
   result["rank"] = attempt.rank;

@@ -151,6 +151,7 @@ Lines other_lines(const RunReport& report) {
 }
 
 std::string attempt_line(const AttemptSummary& attempt) {
+  if (!attempt.failed) return fmt::format("  attempt {}:  {}", attempt.number + 1, shown(attempt.ended_because));
   auto text = fmt::format("  attempt {}:  rank {}, pid {}: {}", attempt.number + 1, attempt.rank, attempt.pid,
                           attempt.status.to_string());
   if (attempt.out_of_memory) text += ", out of memory";
@@ -159,7 +160,7 @@ std::string attempt_line(const AttemptSummary& attempt) {
   return text;
 }
 
-// The failed attempts before the last one, which the head is about. The latest tell most.
+// The attempts before the last one, which the head is about. The latest tell most.
 Lines attempt_lines(const RunReport& report) {
   if (report.attempts.size() < 2) return {};
   Lines lines;

@@ -48,6 +48,8 @@ void MembershipClient::carry_out(const MemberEffect& effect) {
     later([this, order = *stop] { orders_.stop_workers(order); });
   } else if (const auto* waiting = std::get_if<ShowWaiting>(&effect)) {
     later([this, shown = waiting->waiting] { orders_.waiting(shown); });
+  } else if (const auto* over = std::get_if<ShowStop>(&effect)) {
+    if (orders_.another_round) later([this, why = over->why] { orders_.another_round(why); });
   } else if (std::holds_alternative<Reconnect>(effect)) {
     link_.connect(Deadline::after(join_budget_), true);
   } else {

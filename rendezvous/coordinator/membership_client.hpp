@@ -21,6 +21,8 @@ struct MembershipOrders {
   std::function<void(const StopWorkers&)> stop_workers;  // then workers_gone(); it may come again, less patient
   std::function<void(const Waiting&)> waiting;
   std::function<void(const Verdict&)> exit;  // the last call
+  std::function<void(const std::string& why)> another_round =
+      {};  // follows the one whose workers are gone; may be empty
 };
 
 // Owner: the agent, one thread, its io_context. A coordinator that cannot be found within the join budget, or that is

@@ -111,7 +111,9 @@ void Coordinator::make_use_of(std::uint64_t id) {
   if (phase_ == RoundPhase::gathering) {
     form_when_possible();
   } else if (phase_ == RoundPhase::running && !full && !somebody_is_done && rules_.join_restarts) {
-    stop_round(fmt::format("{} joins", describe(id)));
+    stop_round(fmt::format("{} joins; {}", describe(id), what_follows()));
+  } else if (phase_ == RoundPhase::running) {
+    tell_spare(id);
   }
 }
 
@@ -178,7 +180,8 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Leave& leave) {
   }
   if (agent.leaving) return;
   agent.leaving = true;
-  if (phase_ == RoundPhase::running) stop_round(fmt::format("{} leaves: {}", agent.hello.node, why));
+  if (phase_ == RoundPhase::running)
+    stop_round(fmt::format("{} leaves: {}; {}", agent.hello.node, why, what_follows()));
 }
 
 // Refuses or expels; what it says from now on comes from nobody.
@@ -223,7 +226,7 @@ void Coordinator::lose(std::uint64_t id, const std::string& why, bool surely_dea
       }
       break;
     case RoundPhase::running:
-      if (member) stop_round(fmt::format("{} is lost: {}", agent.hello.node, why));
+      if (member) stop_round(fmt::format("{} is lost: {}; {}", agent.hello.node, why, what_follows()));
       break;
     case RoundPhase::stopping:
       next_round_when_stopped();

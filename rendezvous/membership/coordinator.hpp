@@ -113,6 +113,8 @@ class Coordinator {
   void next_round_when_stopped();
   void finish(Verdict verdict);
   void tell_who_is_missing();
+  void tell_spare(std::uint64_t id);
+  std::string what_follows() const;
 
   bool is_member(std::uint64_t id) const;
   void send(std::uint64_t id, ToAgent message) {

@@ -81,6 +81,9 @@ void Coordinator::start_when_ready() {
   phase_ = RoundPhase::running;
   phase_since_ = now_;
   send_members(Start{epoch_, store_host_, store_port_});
+  for (const auto& [id, agent] : agents_) {
+    if (agent.known && !agent.leaving && !is_member(id)) tell_spare(id);
+  }
 }
 
 void Coordinator::stop_round(const std::string& why) {
@@ -124,10 +127,22 @@ void Coordinator::finish(Verdict verdict) {
 
 void Coordinator::tell_who_is_missing() {
   const auto here = static_cast<int>(nodes_here());
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now_ - phase_since_).count();
   status_at_ = now_ + rules_.status;
   for (const auto& [id, agent] : agents_) {
-    if (agent.known) send(id, Waiting{here, rules_.min_nodes});
+    if (agent.known) send(id, Waiting{here, rules_.min_nodes, static_cast<int>(seconds), 0});
   }
+}
+
+void Coordinator::tell_spare(std::uint64_t id) {
+  send(id, Waiting{static_cast<int>(nodes_here()), rules_.max_nodes, 0, static_cast<int>(members_.size())});
+}
+
+// After a round that had to be stopped.
+std::string Coordinator::what_follows() const {
+  const int missing = rules_.min_nodes - static_cast<int>(nodes_here());
+  if (missing <= 0) return "a new round follows";
+  return fmt::format("waiting for {} more node{}", missing, missing == 1 ? "" : "s");
 }
 
 }  // namespace dtrun::rendezvous

@@ -108,6 +108,7 @@ void Member::hear(const Stop& stop) {
   offered_ = false;
   if (workers_ == Workers::none) {
     say(Stopped{stop.epoch, step_});
+    effects_.push_back(ShowStop{stop.why});
   } else {
     stop_answer_ = stop.epoch;
     stop_workers(true, stop.why);

@@ -64,10 +64,13 @@ struct Reconnect {  // the connection is given up; a new hello, as a newcomer, w
 struct ShowWaiting {
   Waiting waiting;
 };
+struct ShowStop {  // another round follows one whose processes were already gone: why
+  std::string why;
+};
 struct Exit {
   Verdict verdict;
 };
-using MemberEffect = std::variant<Say, OpenStore, StartWorkers, StopWorkers, Reconnect, ShowWaiting, Exit>;
+using MemberEffect = std::variant<Say, OpenStore, StartWorkers, StopWorkers, Reconnect, ShowWaiting, ShowStop, Exit>;
 using MemberEffects = std::vector<MemberEffect>;
 
 // One life of an agent, from the first connection to its exit; connections may follow each other.

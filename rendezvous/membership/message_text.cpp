@@ -90,7 +90,7 @@ template <class Archive>
 void fields(Archive&, Ping&) {}
 template <class Archive>
 void fields(Archive& a, Waiting& m) {
-  a("here", m.here), a("wanted", m.wanted);
+  a("here", m.here), a("wanted", m.wanted), a("seconds", m.seconds), a("running", m.running);
 }
 template <class Archive>
 void fields(Archive& a, Finished& m) {

@@ -136,10 +136,12 @@ struct Ping {
   bool operator==(const Ping&) const = default;
 };
 
-// What the job waits for, for the one who looks at the screen.
+// What the job, or this agent, waits for; for the one who looks at the screen.
 struct Waiting {
   int here = 0;
-  int wanted = 0;
+  int wanted = 0;   // for a round; while one runs: the most it can have
+  int seconds = 0;  // since a node is missing
+  int running = 0;  // nodes of the round that runs without this one; 0: none does
   bool operator==(const Waiting&) const = default;
 };
 

@@ -248,7 +248,7 @@ void World::carry_out(std::size_t index, const MemberEffect& effect) {
                      if (alive() && machines_[index].connection == 0) connect(index);
                    });
                  },
-                 [&](const ShowWaiting&) {},
+                 [&](const ShowWaiting&) {}, [&](const ShowStop&) {},
                  [&](const Exit& exit) {
                    trace(fmt::format("agent {} ends with {}: {}", index, exit.verdict.exit_code, exit.verdict.text));
                    if (machine.workers.alive) wrong("an agent ends before its workers");

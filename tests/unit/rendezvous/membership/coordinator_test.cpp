@@ -80,7 +80,7 @@ TEST_CASE("a fixed job starts when its nodes are here, and everybody is told the
   Table table(rules(2, 2));
   table.hello(1, {}, "job", 3);
   table.pass_alive(60, {1});
-  CHECK(table.told<Waiting>(1) == Waiting{1, 2});
+  CHECK(table.told<Waiting>(1) == Waiting{1, 2, 60, 0});
   CHECK(table.coordinator.phase() == RoundPhase::gathering);
   table.hello(2, {}, "job", 1);
   const auto first = table.told<Assignment>(1), second = table.told<Assignment>(2);
@@ -265,7 +265,32 @@ TEST_CASE("a node that joins a running job starts a round with it, unless it was
     table.ready({1});
     table.hello(2);
     CHECK(table.told<Stop>(1).has_value() == restarts);
+    CHECK(table.told<Waiting>(2).has_value() != restarts);
   }
+}
+
+TEST_CASE("a spare is told that it is one, whether it comes before the start or later", "[membership]") {
+  auto settings = rules(2, 2);
+  Table table(settings);
+  table.hello(1);
+  table.hello(2);
+  table.hello(3);
+  CHECK_FALSE(table.told<Waiting>(3));
+  table.ready({1, 2});
+  table.hello(4);
+  for (const std::uint64_t spare : {3, 4})
+    CHECK(table.told<Waiting>(spare) == Waiting{static_cast<int>(spare), 2, 0, 2});
+  CHECK_FALSE(table.told<Waiting>(1));
+  table.forget();
+  table.gone(2);
+  CHECK_THAT(table.told<Stop>(1)->why, Catch::Matchers::EndsWith("; a new round follows"));
+  table.stopped({1});
+  table.ready({1, 3});
+  CHECK_FALSE(table.told<Waiting>(3));
+  CHECK(table.told<Waiting>(4) == Waiting{3, 2, 0, 2});
+  table.gone(4);
+  table.gone(3);
+  CHECK_THAT(table.told<Stop>(1)->why, Catch::Matchers::EndsWith("; waiting for 1 more node"));
 }
 
 TEST_CASE("restarts without progress have a limit of their own, for the whole job", "[membership]") {

@@ -73,8 +73,16 @@ TEST_CASE("stopped is said when the workers are gone, not before", "[membership]
   CHECK_FALSE(seat.said<Stopped>());
   seat.happens(WorkersGone{1});
   CHECK(seat.said<Stopped>()->epoch == 1);
+  CHECK_FALSE(seat.wanted<ShowStop>());
   seat.start(2);
   CHECK(seat.wanted<StartWorkers>()->place.epoch == 2);
+  // Its own failure: the reason comes when they are gone.
+  seat.happens(WorkersEnded{Report{2, false, true, {1, "rank 0 failed", "a", 0}}});
+  seat.happens(WorkersGone{2});
+  seat.hears(Stop{2, "rank 0 failed; restart 1 of 1 follows"});
+  CHECK(seat.said<Stopped>()->epoch == 2);
+  REQUIRE(seat.wanted<ShowStop>());
+  CHECK(seat.wanted<ShowStop>()->why == "rank 0 failed; restart 1 of 1 follows");
 }
 
 TEST_CASE("what belongs to another round is not heard", "[membership]") {

@@ -25,7 +25,7 @@ const std::vector<ToAgent> kDown = {Welcome{5, 1000, 5000},
                                     Stop{1, "because"},
                                     HeartbeatAnswer{77},
                                     Ping{},
-                                    Waiting{1, 2},
+                                    Waiting{1, 2, 3, 4},
                                     Finished{{3, "rank 5 failed", "node1", 5}}};
 
 }  // namespace
