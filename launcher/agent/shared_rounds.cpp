@@ -13,8 +13,10 @@
 #include "launcher/agent/machine.hpp"
 #include "launcher/agent/node_address.hpp"
 #include "launcher/agent/worker_group.hpp"
+#include "launcher/process/last_words.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
+#include "rendezvous/membership/message_text.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -78,7 +80,7 @@ SharedRounds::SharedRounds(asio::io_context& io, const LaunchConfig& config, con
       search_limit_(io),
       store_(io) {}
 
-SharedRounds::~SharedRounds() = default;
+SharedRounds::~SharedRounds() { forget_last_words(); }
 
 void SharedRounds::join() {
   tell_what_is_missing(kBetweenLines);
@@ -163,6 +165,7 @@ void SharedRounds::become_member() {
   };
   orders.stop_workers = [this](const rendezvous::StopWorkers& stop) {
     if (!stop.polite) {
+      forget_last_words();
       loss_ = stop.why;
       tell_what_is_missing(kBeforeLossIsTold);
     }
@@ -232,6 +235,8 @@ void SharedRounds::start(const rendezvous::Assignment& place, const rendezvous::
   round.master_addr = order.store_host;
   round.master_port = order.store_port;
   round.agent_store = plan_.store.agent_store;
+  prepare_last_words(member_->native_handle(),
+                     encode(rendezvous::ToCoordinator(rendezvous::Leave{"its dtrun was killed"})));
   listener_.start(round);
 }
 
@@ -255,6 +260,7 @@ void SharedRounds::succeeded() { member_->workers_ended({epoch_, true, true, {}}
 
 // Not before the failure is known: the member would take the round for one that ended otherwise.
 void SharedRounds::gone(std::int64_t step) {
+  forget_last_words();
   if (pending_report_) {
     pending_gone_ = step;
   } else {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "launcher/process/exit_status.hpp"
+#include "launcher/process/last_words.hpp"
 #include "launcher/process/proc_files.hpp"
 #include "launcher/process/process_tree.hpp"
 #include "launcher/process/temporary_note.hpp"
@@ -34,6 +35,7 @@ int guardian_died_signal() noexcept { return SIGRTMIN + 7; }
 // Runs in the agent, in the middle of anything: only async-signal-safe calls. Nobody is left who could wait for our
 // exit code.
 [[noreturn]] void kill_everything_and_leave(int) noexcept {
+  say_last_words();
   const auto deadline = Deadline::after(kKillBudget);
   while (!deadline.passed()) {
     signal_descendants(SIGKILL);

@@ -40,6 +40,8 @@ class CoordinatorLink {
   void finish();  // what was said goes out, then the connection is closed
   // Of this end of the connection: where the coordinator's machine reaches us.
   std::string local_address() const { return local_address_; }
+  // Of the connection; -1 without one.
+  int native_handle() { return stream_ ? stream_->native_handle() : -1; }
   // What kept the last try from succeeding, such as "refused", "no route to host", "no answer (timed out)", "the name X
   // is not known"; of the first one, while it lasts, "no answer so far".
   const std::string& problem() const { return problem_; }

@@ -32,6 +32,7 @@ class FrameStream : public std::enable_shared_from_this<FrameStream> {
   void pass_to(Listener listener, std::size_t max_message = kMaxMessageBytes);
   // Numeric; empty when the connection is gone.
   std::string local_address() const;
+  int native_handle() { return socket_.native_handle(); }
   void send(std::string frame);
   // Sends what waits, for a second at most, and closes; nothing is heard any more.
   void finish();

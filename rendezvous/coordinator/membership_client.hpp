@@ -43,6 +43,8 @@ class MembershipClient {
   void leave(Verdict verdict) { step(LeaveWanted{std::move(verdict)}); }
   // Of the connection, or the last one: where the coordinator's machine reaches this one.
   std::string local_address() const { return link_.local_address(); }
+  // The socket, for somebody who must speak in a signal handler; -1: there is none.
+  int native_handle() { return link_.native_handle(); }
   // Why there is no connection, while there is none.
   const std::string& problem() const { return link_.problem(); }
 
