@@ -40,3 +40,15 @@ foreach(path IN LISTS compat_groups)
   add_test(NAME "scenario: as torchrun: ${group}" COMMAND python3 ${CMAKE_CURRENT_LIST_DIR}/compat/compat_test.py $<TARGET_FILE:dtrun> ${group})
   set_tests_properties("scenario: as torchrun: ${group}" PROPERTIES LABELS scenario TIMEOUT 120 PROCESSORS 2)
 endforeach()
+
+# Nodes that come, go and are killed, as agents on this machine: with the bundled worker, and with PyTorch where it is. scripts/torch_elastic.sh: ten times.
+foreach(kind IN ITEMS worker quick)
+  foreach(case IN ITEMS join replace replace_lowest shrink_grow spare_ends failure)
+    set(name "scenario: elastic, ${kind}: ${case}")
+    add_test(NAME ${name} COMMAND python3 ${CMAKE_CURRENT_LIST_DIR}/scenario/elastic/elastic_test.py $<TARGET_FILE:dtrun> ${kind} ${case} --repeats 3)
+    set_tests_properties(${name} PROPERTIES LABELS scenario TIMEOUT 60 PROCESSORS 2)
+  endforeach()
+endforeach()
+add_test(NAME "integration: elastic, a PyTorch gloo job"
+  COMMAND python3 ${CMAKE_CURRENT_LIST_DIR}/scenario/elastic/elastic_test.py $<TARGET_FILE:dtrun> torch)
+set_tests_properties("integration: elastic, a PyTorch gloo job" PROPERTIES LABELS "integration;torch" TIMEOUT 300 SKIP_RETURN_CODE 77)
