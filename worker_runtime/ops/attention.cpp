@@ -13,70 +13,143 @@
 namespace dtrun::runtime::ops {
 namespace {
 
-struct Extents {
-  std::int64_t batch;
-  std::int64_t time;
-  std::int64_t d;
-  std::int64_t head_dim;
+// Where q, k and v lie: side by side in one tensor, or in three. Pointers at head 0 of token 0.
+struct Layout {
+  std::int64_t batch = 0, time = 0;
+  std::int64_t heads = 1, kv_heads = 1, head_dim = 0;
+  const float *q = nullptr, *k = nullptr, *v = nullptr;
+  std::int64_t q_stride = 0, kv_stride = 0;  // elements from one token to the next
+
+  std::int64_t width() const { return heads * head_dim; }
+  std::int64_t group() const { return heads / kv_heads; }
+  std::int64_t q_at(std::int64_t b, std::int64_t head) const { return b * time * q_stride + head * head_dim; }
+  std::int64_t kv_at(std::int64_t b, std::int64_t head) const {
+    return b * time * kv_stride + head / group() * head_dim;
+  }
 };
 
-Extents check(std::string_view op, const Tensor& qkv, int heads, const Tensor& out, const Tensor& lse) {
+// out[B, T, d] with `heads` a divisor of d.
+Layout check_out(std::string_view op, const Tensor& out, int heads, const Tensor& lse) {
   expect_dtype(op, "out", out, DType::f32);
   if (out.rank() != 3)
     throw ShapeError("ops", fmt::format("{}: out is {}, expected [B, T, d]", op, out.shape().to_string()));
-  const Extents e{out.dim(0), out.dim(1), out.dim(2), heads > 0 ? out.dim(2) / heads : 0};
-  if (heads < 1 || e.d % heads != 0) {
-    throw ShapeError("ops", fmt::format("{}: {} heads for a width of {}, expected a divisor of it", op, heads, e.d));
+  if (heads < 1 || out.dim(2) % heads != 0) {
+    throw ShapeError("ops",
+                     fmt::format("{}: {} heads for a width of {}, expected a divisor of it", op, heads, out.dim(2)));
   }
-  expect_shape(op, "qkv", qkv, Shape{e.batch, e.time, 3 * e.d});
-  expect_shape(op, "lse", lse, Shape{e.batch, heads, e.time});
-  return e;
+  Layout layout;
+  layout.batch = out.dim(0);
+  layout.time = out.dim(1);
+  layout.heads = layout.kv_heads = heads;
+  layout.head_dim = out.dim(2) / heads;
+  expect_shape(op, "lse", lse, Shape{layout.batch, layout.heads, layout.time});
+  return layout;
 }
 
-// What forward and backward tell the kernel about head `index` = b * heads + h.
-AttentionHead head_at(const Extents& e, int heads, std::int64_t index, const Tensor& qkv, const Tensor& out,
-                      const Tensor& lse) {
-  const std::int64_t column = index % heads * e.head_dim;
-  const std::int64_t token = index / heads * e.time;
-  const float* const q = qkv.data<float>() + token * 3 * e.d + column;
+Layout check(std::string_view op, const Tensor& qkv, int heads, const Tensor& out, const Tensor& lse) {
+  Layout layout = check_out(op, out, heads, lse);
+  const std::int64_t d = layout.width();
+  expect_shape(op, "qkv", qkv, Shape{layout.batch, layout.time, 3 * d});
+  layout.q = qkv.data<float>();
+  layout.k = layout.q + d;
+  layout.v = layout.k + d;
+  layout.q_stride = layout.kv_stride = 3 * d;
+  return layout;
+}
+
+Layout check(std::string_view op, const Tensor& q, const Tensor& k, const Tensor& v, int heads, int kv_heads,
+             const Tensor& out, const Tensor& lse) {
+  Layout layout = check_out(op, out, heads, lse);
+  if (kv_heads < 1 || heads % kv_heads != 0) {
+    throw ShapeError(
+        "ops", fmt::format("{}: {} heads of keys for {} of queries, expected a divisor of them", op, kv_heads, heads));
+  }
+  layout.kv_heads = kv_heads;
+  layout.q_stride = layout.width();
+  layout.kv_stride = layout.kv_heads * layout.head_dim;
+  expect_shape(op, "q", q, out.shape());
+  const Shape kv{layout.batch, layout.time, layout.kv_stride};
+  expect_shape(op, "k", k, kv);
+  expect_shape(op, "v", v, kv);
+  layout.q = q.data<float>();
+  layout.k = k.data<float>();
+  layout.v = v.data<float>();
+  return layout;
+}
+
+// What forward and backward tell the kernel about one head.
+AttentionHead head_at(const Layout& layout, std::int64_t b, std::int64_t h, const Tensor& out, const Tensor& lse) {
   AttentionHead head;
-  head.q = q;
-  head.k = q + e.d;
-  head.v = q + 2 * e.d;
-  head.stride = 3 * e.d;
-  head.out = out.data<float>() + token * e.d + column;
-  head.out_stride = e.d;
-  head.lse = lse.data<float>() + index * e.time;
-  head.time = e.time;
-  head.head_dim = e.head_dim;
-  head.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(e.head_dim)));
-  head.workspace = workspace(Scratch::kernel, kernels().attention_workspace(e.time, e.head_dim));
+  head.q = layout.q + layout.q_at(b, h);
+  head.k = layout.k + layout.kv_at(b, h);
+  head.v = layout.v + layout.kv_at(b, h);
+  head.q_stride = layout.q_stride;
+  head.kv_stride = layout.kv_stride;
+  head.out = out.data<float>() + b * layout.time * layout.width() + h * layout.head_dim;
+  head.out_stride = layout.width();
+  head.lse = lse.data<float>() + (b * layout.heads + h) * layout.time;
+  head.time = layout.time;
+  head.head_dim = layout.head_dim;
+  head.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(layout.head_dim)));
+  head.workspace = workspace(Scratch::kernel, kernels().attention_workspace(layout.time, layout.head_dim));
   return head;
+}
+
+void forward(const Layout& layout, const Tensor& out, const Tensor& lse) {
+  if (out.numel() == 0) return;
+  parallel_chunks(layout.batch * layout.heads, [&](std::int64_t index) {
+    kernels().attention_forward(head_at(layout, index / layout.heads, index % layout.heads, out, lse));
+  });
+}
+
+// Heads that share keys belong to one chunk: they add to the same dk and dv. These point at head 0 of token 0.
+void backward(const Layout& layout, const Tensor& out, const Tensor& lse, const Tensor& dout, float* dq, float* dk,
+              float* dv) {
+  if (out.numel() == 0) return;
+  parallel_chunks(layout.batch * layout.kv_heads, [&](std::int64_t index) {
+    const std::int64_t b = index / layout.kv_heads;
+    const std::int64_t first = index % layout.kv_heads * layout.group();
+    for (std::int64_t h = first; h < first + layout.group(); ++h) {
+      AttentionHead head = head_at(layout, b, h, out, lse);
+      head.dout = dout.data<float>() + (head.out - out.data<float>());
+      head.dq = dq + layout.q_at(b, h);
+      head.dk = dk + layout.kv_at(b, h);
+      head.dv = dv + layout.kv_at(b, h);
+      head.add_kv = h > first;
+      kernels().attention_backward(head);
+    }
+  });
 }
 
 }  // namespace
 
 void attention_forward(const Tensor& qkv, int heads, const Tensor& out, const Tensor& lse) {
-  const Extents e = check("attention_forward", qkv, heads, out, lse);
-  if (out.numel() == 0) return;
-  parallel_chunks(e.batch * heads,
-                  [&](std::int64_t index) { kernels().attention_forward(head_at(e, heads, index, qkv, out, lse)); });
+  forward(check("attention_forward", qkv, heads, out, lse), out, lse);
 }
 
 void attention_backward(const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& dout, int heads,
                         const Tensor& dqkv) {
-  const Extents e = check("attention_backward", qkv, heads, out, lse);
+  const Layout layout = check("attention_backward", qkv, heads, out, lse);
   expect_shape("attention_backward", "dout", dout, out.shape());
   expect_shape("attention_backward", "dqkv", dqkv, qkv.shape());
-  if (out.numel() == 0) return;
-  parallel_chunks(e.batch * heads, [&](std::int64_t index) {
-    AttentionHead head = head_at(e, heads, index, qkv, out, lse);
-    head.dout = dout.data<float>() + (head.out - out.data<float>());
-    head.dq = dqkv.data<float>() + (head.q - qkv.data<float>());
-    head.dk = head.dq + e.d;
-    head.dv = head.dq + 2 * e.d;
-    kernels().attention_backward(head);
-  });
+  float* const dq = dqkv.data<float>();
+  backward(layout, out, lse, dout, dq, dq + layout.width(), dq + 2 * layout.width());
+}
+
+void grouped_attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, int heads, int kv_heads,
+                               const Tensor& out, const Tensor& lse) {
+  forward(check("grouped_attention_forward", q, k, v, heads, kv_heads, out, lse), out, lse);
+}
+
+void grouped_attention_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                                const Tensor& dout, int heads, int kv_heads, const GroupedAttentionGrads& grads) {
+  constexpr std::string_view kOp = "grouped_attention_backward";
+  const Layout layout = check(kOp, q, k, v, heads, kv_heads, out, lse);
+  expect_shape(kOp, "dout", dout, out.shape());
+  expect_shape(kOp, "dq", grads.dq, q.shape());
+  expect_shape(kOp, "dk", grads.dk, k.shape());
+  expect_shape(kOp, "dv", grads.dv, v.shape());
+  backward(layout, out, lse, dout, grads.dq.data<float>(), grads.dk.data<float>(), grads.dv.data<float>());
 }
 
 }  // namespace dtrun::runtime::ops

@@ -16,4 +16,17 @@ void attention_forward(const Tensor& qkv, int heads, const Tensor& out, const Te
 void attention_backward(const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& dout, int heads,
                         const Tensor& dqkv);
 
+// Grouped-query attention (Ainslie et al. 2023): q[B, T, heads * D], k and v[B, T, kv_heads * D]; each of the kv_heads
+// serves heads / kv_heads neighbouring heads of q, as in Hugging Face's Llama. out[B, T, heads * D], lse[B, heads, T].
+// Throws ShapeError unless kv_heads divides heads and the widths fit.
+void grouped_attention_forward(const Tensor& q, const Tensor& k, const Tensor& v, int heads, int kv_heads,
+                               const Tensor& out, const Tensor& lse);
+
+// dq, dk, dv from dout and what forward took and gave; dk and dv are summed over the heads of a group in order.
+struct GroupedAttentionGrads {
+  Tensor dq, dk, dv;
+};
+void grouped_attention_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                                const Tensor& dout, int heads, int kv_heads, const GroupedAttentionGrads& grads);
+
 }  // namespace dtrun::runtime::ops

@@ -6,22 +6,9 @@
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
 #include "worker_runtime/ops/gelu.hpp"
-#include "worker_runtime/ops/threads.hpp"
+#include "worker_runtime/ops/pieces.hpp"
 
 namespace dtrun::runtime::ops {
-namespace {
-
-constexpr std::int64_t kChunk = 32768;  // elements
-
-// Calls function(begin, count) for fixed pieces of [0, n).
-template <class Function>
-void for_pieces(std::int64_t n, Function function) {
-  parallel_chunks((n + kChunk - 1) / kChunk,
-                  [&](std::int64_t i) { function(i * kChunk, std::min(kChunk, n - i * kChunk)); });
-}
-
-}  // namespace
-
 void fill(const Tensor& x, float value) {
   expect_dtype("fill", "x", x, DType::f32);
   float* const to = x.data<float>();
@@ -58,9 +45,9 @@ void axpy(float factor, const Tensor& x, const Tensor& y) {
 double squared_norm(const Tensor& x) {
   expect_dtype("squared_norm", "x", x, DType::f32);
   const float* const from = x.data<float>();
-  std::vector<double> parts(static_cast<std::size_t>((x.numel() + kChunk - 1) / kChunk));
+  std::vector<double> parts(static_cast<std::size_t>((x.numel() + kPiece - 1) / kPiece));
   for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) {
-    parts[static_cast<std::size_t>(begin / kChunk)] = kernels().squared_norm(from + begin, count);
+    parts[static_cast<std::size_t>(begin / kPiece)] = kernels().squared_norm(from + begin, count);
   });
   double total = 0;
   for (const double part : parts) total += part;

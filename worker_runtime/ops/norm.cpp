@@ -69,4 +69,44 @@ void layernorm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& 
   });
 }
 
+void rmsnorm_forward(const Tensor& x, const Tensor& gamma, float eps, const Tensor& y, const Tensor& rstd) {
+  constexpr std::string_view kOp = "rmsnorm_forward";
+  const auto [rows, d] = rows_of(kOp, "x", x);
+  expect_shape(kOp, "gamma", gamma, Shape{d});
+  expect_rows(kOp, "y", y, rows, d);
+  expect_numel(kOp, "rstd", rstd, rows);
+  for_row_pieces(rows, d, [&, d = d](std::int64_t begin, std::int64_t count) {
+    kernels().rmsnorm_forward(x.data<float>() + begin * d, gamma.data<float>(), eps, count, d,
+                              y.data<float>() + begin * d, rstd.data<float>() + begin);
+  });
+}
+
+void rmsnorm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& gamma, const Tensor& rstd,
+                            const Tensor& dx, Into into) {
+  constexpr std::string_view kOp = "rmsnorm_backward_input";
+  const auto [rows, d] = rows_of(kOp, "x", x);
+  expect_rows(kOp, "dy", dy, rows, d);
+  expect_shape(kOp, "gamma", gamma, Shape{d});
+  expect_numel(kOp, "rstd", rstd, rows);
+  expect_rows(kOp, "dx", dx, rows, d);
+  for_row_pieces(rows, d, [&, d = d](std::int64_t begin, std::int64_t count) {
+    kernels().rmsnorm_backward_input(dy.data<float>() + begin * d, x.data<float>() + begin * d, gamma.data<float>(),
+                                     rstd.data<float>() + begin, count, d, dx.data<float>() + begin * d,
+                                     into == Into::add);
+  });
+}
+
+void rmsnorm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rstd, const Tensor& dgamma) {
+  constexpr std::string_view kOp = "rmsnorm_backward_weight";
+  const auto [rows, d] = rows_of(kOp, "x", x);
+  expect_rows(kOp, "dy", dy, rows, d);
+  expect_numel(kOp, "rstd", rstd, rows);
+  expect_shape(kOp, "dgamma", dgamma, Shape{d});
+  parallel_chunks((d + kColumns - 1) / kColumns, [&, rows = rows, d = d](std::int64_t i) {
+    const std::int64_t begin = i * kColumns;
+    kernels().rmsnorm_backward_weight(dy.data<float>() + begin, x.data<float>() + begin, rstd.data<float>(), rows, d,
+                                      std::min(kColumns, d - begin), dgamma.data<float>() + begin);
+  });
+}
+
 }  // namespace dtrun::runtime::ops

@@ -51,4 +51,21 @@ static inline F gelu_derivative(F x) {
   return gate + x * gate * (1.0F - gate) * (x * x * (3.0F * kGeluCubic) + kGeluScale);
 }
 
+template <class F>
+static inline F logistic(F x) {
+  return 1.0F / (1.0F + exp(-x));
+}
+
+// x times the logistic function of x (Elfwing et al. 2017, "swish").
+template <class F>
+static inline F silu(F x) {
+  return x * logistic(x);
+}
+
+template <class F>
+static inline F silu_derivative(F x) {
+  const F gate = logistic(x);
+  return gate + x * gate * (1.0F - gate);
+}
+
 }  // namespace dtrun::runtime::ops::DTRUN_LEVEL

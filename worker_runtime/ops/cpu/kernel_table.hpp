@@ -40,14 +40,16 @@ struct AttentionHead {
   const float* q = nullptr;
   const float* k = nullptr;
   const float* v = nullptr;
-  std::int64_t stride = 0;  // of q, k, v and of dq, dk, dv
-  float* out = nullptr;     // forward: written; backward: read
+  std::int64_t q_stride = 0;   // of q and dq
+  std::int64_t kv_stride = 0;  // of k, v, dk and dv
+  float* out = nullptr;        // forward: written; backward: read
   const float* dout = nullptr;
   std::int64_t out_stride = 0;  // of out and dout
   float* lse = nullptr;         // [time]
   float* dq = nullptr;
   float* dk = nullptr;
   float* dv = nullptr;
+  bool add_kv = false;  // backward: dk and dv hold the sums of earlier queries that share these keys, and grow
   std::int64_t time = 0;
   std::int64_t head_dim = 0;
   float scale = 1.0F;
@@ -87,12 +89,26 @@ struct KernelTable {
   // Columns [0, cols) of rows of length d; overwrites.
   void (*layernorm_backward_weight)(const float* dy, const float* x, const float* mean, const float* rstd,
                                     std::int64_t rows, std::int64_t d, std::int64_t cols, float* dgamma, float* dbeta);
+  void (*rmsnorm_forward)(const float* x, const float* gamma, float eps, std::int64_t rows, std::int64_t d, float* y,
+                          float* rstd);
+  void (*rmsnorm_backward_input)(const float* dy, const float* x, const float* gamma, const float* rstd,
+                                 std::int64_t rows, std::int64_t d, float* dx, bool add);
+  // Columns [0, cols) of rows of length d; overwrites.
+  void (*rmsnorm_backward_weight)(const float* dy, const float* x, const float* rstd, std::int64_t rows, std::int64_t d,
+                                  std::int64_t cols, float* dgamma);
   // Returns the loss of the row; when factor is not null the row becomes (softmax - onehot) * factor.
   double (*cross_entropy_row)(float* logits, std::int64_t classes, std::int64_t target, const float* factor);
   void (*column_sums)(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums);
 
   void (*gelu_forward)(const float* x, float* y, std::int64_t n);
   void (*gelu_backward)(const float* x, const float* dy, float* dx, std::int64_t n);
+  void (*swiglu_forward)(const float* gate, const float* up, float* y, std::int64_t n);
+  void (*swiglu_backward)(const float* gate, const float* up, const float* dy, float* dgate, float* dup,
+                          std::int64_t n);
+  // One token: each of the heads, `half` pairs (x[i], x[half + i]), turned by the angle with these cosines and sines
+  // times `direction` (1 or -1).
+  void (*rope)(const float* x, const float* cosines, const float* sines, float direction, std::int64_t heads,
+               std::int64_t half, float* y);
   void (*scale)(float* x, float factor, std::int64_t n);
   void (*add)(const float* a, const float* b, float* out, std::int64_t n);
   void (*axpy)(float factor, const float* x, float* y, std::int64_t n);

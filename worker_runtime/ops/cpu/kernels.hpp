@@ -20,11 +20,21 @@ void layernorm_backward_input(const float* dy, const float* x, const float* gamm
                               std::int64_t rows, std::int64_t d, float* dx, bool add);
 void layernorm_backward_weight(const float* dy, const float* x, const float* mean, const float* rstd, std::int64_t rows,
                                std::int64_t d, std::int64_t cols, float* dgamma, float* dbeta);
+void rmsnorm_forward(const float* x, const float* gamma, float eps, std::int64_t rows, std::int64_t d, float* y,
+                     float* rstd);
+void rmsnorm_backward_input(const float* dy, const float* x, const float* gamma, const float* rstd, std::int64_t rows,
+                            std::int64_t d, float* dx, bool add);
+void rmsnorm_backward_weight(const float* dy, const float* x, const float* rstd, std::int64_t rows, std::int64_t d,
+                             std::int64_t cols, float* dgamma);
 double cross_entropy_row(float* logits, std::int64_t classes, std::int64_t target, const float* factor);
 void column_sums(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums);
 
 void gelu_forward(const float* x, float* y, std::int64_t n);
 void gelu_backward(const float* x, const float* dy, float* dx, std::int64_t n);
+void swiglu_forward(const float* gate, const float* up, float* y, std::int64_t n);
+void swiglu_backward(const float* gate, const float* up, const float* dy, float* dgate, float* dup, std::int64_t n);
+void rope(const float* x, const float* cosines, const float* sines, float direction, std::int64_t heads,
+          std::int64_t half, float* y);
 void scale(float* x, float factor, std::int64_t n);
 void add(const float* a, const float* b, float* out, std::int64_t n);
 void axpy(float factor, const float* x, float* y, std::int64_t n);

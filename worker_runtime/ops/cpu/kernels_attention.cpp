@@ -107,12 +107,12 @@ void attention_forward(const AttentionHead& head) {
   float* const k_t = head.workspace;
   float* const v = k_t + head.head_dim * padded;
   float* const scores = v + head.time * round_up(head.head_dim);
-  pack(head.k, head.stride, true, head.head_dim, head.time, k_t);
-  pack(head.v, head.stride, false, head.time, head.head_dim, v);
+  pack(head.k, head.kv_stride, true, head.head_dim, head.time, k_t);
+  pack(head.v, head.kv_stride, false, head.time, head.head_dim, v);
   for (std::int64_t begin = 0; begin < head.time; begin += kTileRows) {
     const int rows = static_cast<int>(smaller(kTileRows, head.time - begin));
     const std::int64_t keys = begin + rows;
-    product<ALayout::rows>(rows, round_up(keys), head.head_dim, head.q + begin * head.stride, head.stride, k_t,
+    product<ALayout::rows>(rows, round_up(keys), head.head_dim, head.q + begin * head.q_stride, head.q_stride, k_t,
                            head.head_dim, scores, padded, {});
     float inverse[kTileRows];
     for (int r = 0; r < rows; ++r) {
@@ -136,9 +136,9 @@ void attention_backward(const AttentionHead& head) {
   float* const dout_block = q_block + kQueryBlock * round_up(dim);
   float* const p = dout_block + kQueryBlock * round_up(dim);
   float* const ds = p + kQueryBlock * padded;
-  pack(head.k, head.stride, true, dim, head.time, k_t);
-  pack(head.v, head.stride, true, dim, head.time, v_t);
-  pack(head.k, head.stride, false, head.time, dim, k);
+  pack(head.k, head.kv_stride, true, dim, head.time, k_t);
+  pack(head.v, head.kv_stride, true, dim, head.time, v_t);
+  pack(head.k, head.kv_stride, false, head.time, dim, k);
   for (std::int64_t block = 0; block < head.time; block += kQueryBlock) {
     const std::int64_t queries = smaller(kQueryBlock, head.time - block);
     const std::int64_t block_keys = round_up(block + queries);
@@ -146,7 +146,7 @@ void attention_backward(const AttentionHead& head) {
       const int rows = static_cast<int>(smaller(kTileRows, queries - i));
       const std::int64_t at = block + i;
       const std::int64_t keys = at + rows;
-      product<ALayout::rows>(rows, round_up(keys), dim, head.q + at * head.stride, head.stride, k_t, dim,
+      product<ALayout::rows>(rows, round_up(keys), dim, head.q + at * head.q_stride, head.q_stride, k_t, dim,
                              p + i * padded, padded, {});
       product<ALayout::rows>(rows, round_up(keys), dim, head.dout + at * head.out_stride, head.out_stride, v_t, dim,
                              ds + i * padded, padded, {});
@@ -156,20 +156,20 @@ void attention_backward(const AttentionHead& head) {
         softmax_backward_row(p + (i + r) * padded, ds + (i + r) * padded, row + 1, block_keys, head.scale,
                              head.lse[row], rowdot);
       }
-      product<ALayout::rows>(rows, dim, keys, ds + i * padded, padded, k, head.time, head.dq + at * head.stride,
-                             head.stride, {});
+      product<ALayout::rows>(rows, dim, keys, ds + i * padded, padded, k, head.time, head.dq + at * head.q_stride,
+                             head.q_stride, {});
     }
-    pack(head.q + block * head.stride, head.stride, false, queries, dim, q_block);
+    pack(head.q + block * head.q_stride, head.q_stride, false, queries, dim, q_block);
     pack(head.dout + block * head.out_stride, head.out_stride, false, queries, dim, dout_block);
-    // Keys of earlier blocks add to what is there, those of this block start their sums.
+    // Keys of earlier blocks add to what is there, those of this block start their sums, unless other queries did.
     for (std::int64_t j = 0; j < block + queries;) {
       const bool earlier = j < block;
       const int rows = static_cast<int>(smaller(kTileRows, (earlier ? block : block + queries) - j));
-      const TileStore how{earlier, nullptr};
-      product<ALayout::columns>(rows, dim, queries, p + j, padded, dout_block, queries, head.dv + j * head.stride,
-                                head.stride, how);
-      product<ALayout::columns>(rows, dim, queries, ds + j, padded, q_block, queries, head.dk + j * head.stride,
-                                head.stride, how);
+      const TileStore how{earlier || head.add_kv, nullptr};
+      product<ALayout::columns>(rows, dim, queries, p + j, padded, dout_block, queries, head.dv + j * head.kv_stride,
+                                head.kv_stride, how);
+      product<ALayout::columns>(rows, dim, queries, ds + j, padded, q_block, queries, head.dk + j * head.kv_stride,
+                                head.kv_stride, how);
       j += rows;
     }
   }

@@ -12,6 +12,8 @@
 #include "worker_runtime/ops/gelu.hpp"
 #include "worker_runtime/ops/linear.hpp"
 #include "worker_runtime/ops/norm.hpp"
+#include "worker_runtime/ops/rope.hpp"
+#include "worker_runtime/ops/swiglu.hpp"
 
 namespace dtrun::runtime::test {
 namespace {
@@ -49,6 +51,22 @@ std::uint64_t hash_of_all_ops() {
   const Tensor lse = out({5, 3, 50});
   ops::attention_forward(qkv, 3, heads, lse);
   ops::attention_backward(qkv, heads, lse, random({5, 50, 30}, 11), 3, out({5, 50, 90}));
+  ops::rmsnorm_forward(x, random({d}, 5), 1e-5F, out({n, d}), rstd);
+  ops::rmsnorm_backward_input(dnorm, x, random({d}, 5), rstd, out({n, d}), ops::Into::overwrite);
+  ops::rmsnorm_backward_weight(dnorm, x, rstd, out({d}));
+  ops::swiglu_forward(large, random({100003}, 9), out({100003}));
+  ops::swiglu_backward(large, random({100003}, 9), large, out({100003}), out({100003}));
+  const Tensor table = out({50, 10});
+  ops::rope_table(10000, table);
+  ops::rope_forward(random({5, 50, 600}, 18), table, out({5, 50, 600}));
+  ops::rope_backward(random({5, 50, 600}, 18), table, out({5, 50, 600}));
+  const Tensor q = random({5, 50, 30}, 19);
+  const Tensor kv = random({5, 50, 10}, 20);
+  const Tensor mixed = out({5, 50, 30});
+  const Tensor mixed_lse = out({5, 6, 50});
+  ops::grouped_attention_forward(q, kv, kv, 6, 2, mixed, mixed_lse);
+  ops::grouped_attention_backward(q, kv, kv, mixed, mixed_lse, q, 6, 2,
+                                  {out({5, 50, 30}), out({5, 50, 10}), out({5, 50, 10})});
   std::vector<std::int32_t> ids(530);
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(i * i % 200);
   const Tensor places = integers({10, 53}, ids);
