@@ -3,7 +3,8 @@ dtrun_test(test_checkpoint unit
   SOURCES unit/worker_runtime/checkpoint/safetensors_test.cpp
   DEPS worker_runtime/checkpoint LINK fmt::fmt-header-only)
 dtrun_test(test_nn unit
-  SOURCES unit/worker_runtime/nn/nodes_test.cpp unit/worker_runtime/nn/gpt2_test.cpp
+  SOURCES unit/worker_runtime/nn/nodes_test.cpp unit/worker_runtime/nn/gpt2_test.cpp unit/worker_runtime/nn/llama_test.cpp
+    unit/worker_runtime/nn/model_test.cpp
   DEPS worker_runtime/nn worker_runtime/checkpoint)
 dtrun_test(test_optim unit
   SOURCES unit/worker_runtime/optim/optim_test.cpp

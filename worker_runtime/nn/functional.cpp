@@ -10,6 +10,7 @@
 #include "worker_runtime/ops/cross_entropy.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/ops/gelu.hpp"
+#include "worker_runtime/ops/swiglu.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -47,6 +48,29 @@ class GeluNode final : public Node {
 
  private:
   Tensor x_;
+};
+
+// Keeps gate and up.
+class SwigluNode final : public Node {
+ public:
+  std::string_view name() const override { return "swiglu"; }
+  Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
+    gate_ = inputs[0];
+    up_ = inputs[1];
+    const Tensor y = Tensor::empty(gate_.shape(), DType::f32, ctx.activation);
+    ops::swiglu_forward(gate_, up_, y);
+    return y;
+  }
+  void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
+    const Tensor dgate = Tensor::empty(gate_.shape(), DType::f32, ctx.work);  // one pass makes both
+    const Tensor dup = Tensor::empty(gate_.shape(), DType::f32, ctx.work);
+    ops::swiglu_backward(gate_, up_, grad_out, dgate, dup);
+    if (grads[0].needed) grads[0].deliver(ctx, dgate);
+    if (grads[1].needed) grads[1].deliver(ctx, dup);
+  }
+
+ private:
+  Tensor gate_, up_;
 };
 
 // Keeps qkv, its result and one number per row and head.
@@ -113,6 +137,7 @@ class CrossEntropyNode final : public Node {
 
 Value add(Tape& tape, const Value& a, const Value& b) { return tape.apply<AddNode>({a, b}); }
 Value gelu(Tape& tape, const Value& x) { return tape.apply<GeluNode>({x}); }
+Value swiglu(Tape& tape, const Value& gate, const Value& up) { return tape.apply<SwigluNode>({gate, up}); }
 Value causal_attention(Tape& tape, const Value& qkv, std::int64_t heads) {
   return tape.apply<AttentionNode>({qkv}, heads);
 }

@@ -8,9 +8,11 @@ namespace dtrun::runtime {
 // a + b, equal shapes (a residual connection).
 Value add(Tape& tape, const Value& a, const Value& b);
 Value gelu(Tape& tape, const Value& x);
+// silu(gate) * up, equal shapes: the gated activation of Llama.
+Value swiglu(Tape& tape, const Value& gate, const Value& up);
 // qkv[B, T, 3 d] -> [B, T, d], see ops/attention.hpp.
 Value causal_attention(Tape& tape, const Value& qkv, std::int64_t heads);
-// x W^T with a parameter of another module, weight [out, in]: a tied output head. No bias.
+// x W^T with a parameter that may belong to another module, weight [out, in]: an output head, tied or not. No bias.
 Value tied_linear(Tape& tape, const Value& x, Parameter& weight);
 // Mean loss over the targets that are not ops::kIgnoreIndex, f32 [1]. Consumes `logits`: when training, their memory
 // becomes the gradient at once, so no other node may have kept them.

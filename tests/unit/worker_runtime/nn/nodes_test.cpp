@@ -4,8 +4,10 @@
 #include "rendezvous/base/error.hpp"
 #include "tests/catch.hpp"
 #include "worker_runtime/autograd/gradient_check.hpp"
+#include "worker_runtime/nn/attention.hpp"
 #include "worker_runtime/nn/embedding.hpp"
 #include "worker_runtime/nn/functional.hpp"
+#include "worker_runtime/nn/rmsnorm.hpp"
 #include "worker_runtime/nn/transformer.hpp"
 #include "worker_runtime/ops/random.hpp"
 
@@ -117,6 +119,31 @@ TEST_CASE_METHOD(Fixture, "a value that is both inputs of an add, and one that m
 
 TEST_CASE_METHOD(Fixture, "causal attention") {
   check(random({2, 5, 24}, "x"), [](Tape& tape, const Value& x) { return causal_attention(tape, x, 2); });
+}
+
+TEST_CASE_METHOD(Fixture, "RMS norm, also under a residual") {
+  const RMSNorm norm(scope / "norm", 8, 1e-5F);
+  check(random({2, 3, 8}, "x", 2.0F), [&](Tape& tape, const Value& x) { return norm(tape, x); });
+  check(random({2, 3, 8}, "x", 2.0F), [&](Tape& tape, const Value& x) { return add(tape, x, norm(tape, x)); });
+}
+
+TEST_CASE_METHOD(Fixture, "SwiGLU of two values, and of one that is both") {
+  const Linear up(scope, 6, 6, {.bias = false, .layout = ops::WeightLayout::out_in});
+  check(random({4, 6}, "x"), [&](Tape& tape, const Value& x) { return swiglu(tape, x, up(tape, x)); });
+  check(random({4, 6}, "x"), [&](Tape& tape, const Value& x) { return swiglu(tape, x, x); });
+}
+
+TEST_CASE_METHOD(Fixture, "rotary positions, and attention with keys of one value for several heads") {
+  const auto table = std::make_shared<RotaryTable>(10000.0, 6);
+  check(random({2, 5, 12}, "x"), [&](Tape& tape, const Value& x) { return rotary(tape, x, table); });
+  const Linear keys(scope / "k", 24, 12, {.bias = false}), values(scope / "v", 24, 12, {.bias = false});
+  check(random({2, 5, 24}, "x", 0.5F),
+        [&](Tape& tape, const Value& x) { return grouped_attention(tape, x, keys(tape, x), values(tape, x), 4, 2); });
+  Tape tape(ctx);
+  const Value x = tape.input(random({2, 5, 24}, "x"));
+  CHECK_THROWS_AS(grouped_attention(tape, x, x, x, 4, 2), dtrun::ShapeError);
+  CHECK_THROWS_AS(rotary(tape, tape.apply<SquareNode>({keys(tape, x)}), std::make_shared<RotaryTable>(1e4, 5)),
+                  dtrun::ShapeError);
 }
 
 TEST_CASE_METHOD(Fixture, "a whole block") {

@@ -1,0 +1,99 @@
+#include "worker_runtime/nn/attention.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "worker_runtime/ops/attention.hpp"
+#include "worker_runtime/ops/rope.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+class RotaryNode final : public Node {
+ public:
+  explicit RotaryNode(std::shared_ptr<RotaryTable> table) : table_(std::move(table)) {}
+  std::string_view name() const override { return "rotary"; }
+  Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
+    const Tensor& x = inputs[0];
+    const Tensor y = Tensor::empty(x.shape(), DType::f32, ctx.activation);
+    ops::rope_forward(x, rows(x), y);
+    numel_ = x.numel();
+    return y;
+  }
+  void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
+    if (!grads[0].needed) return;
+    const Tensor dx = Tensor::empty(grad_out.shape(), DType::f32, ctx.work);
+    ops::rope_backward(grad_out, rows(grad_out), dx);
+    grads[0].deliver(ctx, dx);
+  }
+  double flops() const override { return 3.0 * static_cast<double>(numel_); }
+
+ private:
+  // Wrong ranks are the op's to refuse.
+  const Tensor& rows(const Tensor& x) const { return table_->at_least(x.rank() == 3 ? x.dim(1) : 1); }
+  std::shared_ptr<RotaryTable> table_;
+  std::int64_t numel_ = 0;
+};
+
+// Keeps q, k, v, its result and one number per row and head.
+class GroupedAttentionNode final : public Node {
+ public:
+  GroupedAttentionNode(std::int64_t heads, std::int64_t kv_heads)
+      : heads_(static_cast<int>(heads)), kv_heads_(static_cast<int>(kv_heads)) {}
+  std::string_view name() const override { return "grouped_attention"; }
+  Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
+    q_ = inputs[0];
+    k_ = inputs[1];
+    v_ = inputs[2];
+    out_ = Tensor::empty(q_.shape(), DType::f32, ctx.activation);
+    if (q_.rank() == 3) lse_ = Tensor::empty({q_.dim(0), heads_, q_.dim(1)}, DType::f32, ctx.activation);
+    ops::grouped_attention_forward(q_, k_, v_, heads_, kv_heads_, out_, lse_);
+    return out_;
+  }
+  void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
+    const auto fresh = [&](const Tensor& like) { return Tensor::empty(like.shape(), DType::f32, ctx.work); };
+    const ops::GroupedAttentionGrads d{fresh(q_), fresh(k_), fresh(v_)};  // one pass makes all three
+    ops::grouped_attention_backward(q_, k_, v_, out_, lse_, grad_out, heads_, kv_heads_, d);
+    if (grads[0].needed) grads[0].deliver(ctx, d.dq);
+    if (grads[1].needed) grads[1].deliver(ctx, d.dk);
+    if (grads[2].needed) grads[2].deliver(ctx, d.dv);
+  }
+  // Two products over the lower triangle.
+  double flops() const override {
+    return 2.0 * static_cast<double>(out_.numel()) * static_cast<double>(out_.dim(1) + 1);
+  }
+  std::size_t bytes() const override { return lse_.bytes(); }
+
+ private:
+  int heads_, kv_heads_;
+  Tensor q_, k_, v_, out_, lse_;
+};
+
+}  // namespace
+
+const Tensor& RotaryTable::at_least(std::int64_t positions) {
+  if (!table_.defined() || table_.dim(0) < positions) {
+    // Doubled, so that sequences that grow by one make few tables.
+    const std::int64_t rows = table_.defined() ? std::max(positions, 2 * table_.dim(0)) : positions;
+    const auto bytes = static_cast<std::size_t>(rows * head_dim_) * sizeof(float);
+    constexpr std::align_val_t kAlignment{Arena::kAlignment};
+    auto storage = std::make_shared<Storage>(
+        static_cast<std::byte*>(::operator new(bytes, kAlignment)), bytes,
+        [](std::byte* data, std::size_t) { ::operator delete (data, std::align_val_t{Arena::kAlignment}); });
+    const Tensor table = Tensor::from_storage(std::move(storage), 0, {rows, head_dim_}, DType::f32);
+    ops::rope_table(theta_, table);
+    table_ = table;
+  }
+  return table_;
+}
+
+Value rotary(Tape& tape, const Value& x, const std::shared_ptr<RotaryTable>& table) {
+  return tape.apply<RotaryNode>({x}, table);
+}
+
+Value grouped_attention(Tape& tape, const Value& q, const Value& k, const Value& v, std::int64_t heads,
+                        std::int64_t kv_heads) {
+  return tape.apply<GroupedAttentionNode>({q, k, v}, heads, kv_heads);
+}
+
+}  // namespace dtrun::runtime
