@@ -1,6 +1,7 @@
-// gpt2_parity DIR: trains from DIR/weights.safetensors on the batches of DIR/expected.safetensors (make_gpt2_golden.py)
-// and compares every loss (1e-5), the first gradients (2e-5 of the largest of each tensor) and the parameters after all
-// steps (1e-4). Exit code 0 when all agree, 1 otherwise; prints the largest differences.
+// model_parity DIR: trains from DIR/weights.safetensors on the batches of DIR/expected.safetensors
+// (make_gpt2_golden.py, make_llama_golden.py) and compares every loss (1e-5), the first gradients (2e-5 of the largest
+// of each tensor) and the parameters after all steps (1e-4). Exit code 0 when all agree, 1 otherwise; prints the
+// largest differences.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "tests/support/local_model.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"
 #include "worker_runtime/nn/gpt2.hpp"
+#include "worker_runtime/nn/llama.hpp"
 #include "worker_runtime/optim/adamw.hpp"
 #include "worker_runtime/optim/clip.hpp"
 #include "worker_runtime/optim/schedule.hpp"
@@ -44,7 +46,7 @@ class Comparison {
  public:
   explicit Comparison(const std::string& directory)
       : expected_(directory + "/expected.safetensors"),
-        local_(make_gpt2(config())),
+        local_(make_model()),
         adamw_(adamw(), local_.pieces(), local_.param_arena) {
     load_tensors(SafetensorsReader(directory + "/weights.safetensors"), local_.values());
   }
@@ -82,13 +84,25 @@ class Comparison {
  private:
   double number(const std::string& key) const { return std::stod(expected_.metadata().at(key)); }
   std::int64_t integer(const std::string& key) const { return std::stoll(expected_.metadata().at(key)); }
-  GPT2Config config() const {
-    return {.vocab_size = integer("vocab_size"),
-            .n_positions = integer("n_positions"),
-            .n_embd = integer("n_embd"),
-            .n_layer = integer("n_layer"),
-            .n_head = integer("n_head"),
-            .layer_norm_epsilon = static_cast<float>(number("layer_norm_epsilon"))};
+  Model make_model() const {
+    if (!expected_.metadata().contains("hidden_size")) {
+      return make_gpt2({.vocab_size = integer("vocab_size"),
+                        .n_positions = integer("n_positions"),
+                        .n_embd = integer("n_embd"),
+                        .n_layer = integer("n_layer"),
+                        .n_head = integer("n_head"),
+                        .layer_norm_epsilon = static_cast<float>(number("layer_norm_epsilon"))});
+    }
+    return make_llama({.vocab_size = integer("vocab_size"),
+                       .hidden_size = integer("hidden_size"),
+                       .intermediate_size = integer("intermediate_size"),
+                       .num_hidden_layers = integer("num_hidden_layers"),
+                       .num_attention_heads = integer("num_attention_heads"),
+                       .num_key_value_heads = integer("num_key_value_heads"),
+                       .head_dim = integer("head_dim"),
+                       .rope_theta = number("rope_theta"),
+                       .rms_norm_eps = static_cast<float>(number("rms_norm_eps")),
+                       .tie_word_embeddings = integer("tie_word_embeddings") != 0});
   }
   AdamWConfig adamw() const { return {number("beta1"), number("beta2"), number("eps"), number("weight_decay")}; }
 
@@ -134,13 +148,13 @@ class Comparison {
 
 int main(int argc, char* argv[]) {
   if (argc != 2) {
-    std::fprintf(stderr, "usage: gpt2_parity DIR\n");
+    std::fprintf(stderr, "usage: model_parity DIR\n");
     return 2;
   }
   try {
     return Comparison(argv[1]).run() ? 0 : 1;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "gpt2_parity: %s\n", error.what());
+    std::fprintf(stderr, "model_parity: %s\n", error.what());
     return 1;
   }
 }
