@@ -6,14 +6,14 @@ dtrun_test(test_data unit
 target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 dtrun_test(test_parallel unit
   SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp
-    unit/worker_runtime/parallel/executor_test.cpp
+    unit/worker_runtime/parallel/executor_test.cpp unit/worker_runtime/parallel/shards_test.cpp
   DEPS worker_runtime/parallel worker_runtime/checkpoint)
 dtrun_test(test_worker unit
   SOURCES unit/worker_runtime/worker/command_line_test.cpp unit/worker_runtime/worker/environment_test.cpp
     unit/worker_runtime/worker/records_test.cpp unit/worker_runtime/worker/memory_need_test.cpp
   DEPS worker_runtime/worker)
 dtrun_test(test_ddp integration
-  SOURCES integration/worker_runtime/parallel/ddp_test.cpp
+  SOURCES integration/worker_runtime/parallel/ddp_test.cpp integration/worker_runtime/parallel/fsdp_test.cpp
   DEPS worker_runtime/worker TIMEOUT 120)
 dtrun_test(test_worker_scenario scenario
   SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp

@@ -6,29 +6,58 @@
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/comm/collective.hpp"
+#include "worker_runtime/optim/clip.hpp"
 #include "worker_runtime/parallel/flow_check.hpp"
+#include "worker_runtime/parallel/shard_flow_check.hpp"
 
 namespace dtrun::runtime {
 namespace {
 
 constexpr std::uint64_t kElementBytes = 4;
 
-// One collective as its peers see it. All elements are f32 today.
+// One collective as its peers see it, f32 or bytes. As bytes_sent() counts: the tensor; all-gather: a rank's input;
+// reduce-scatter: a rank's output.
 struct Call {
   const Action* action = nullptr;
   CommOp op = CommOp::all_reduce;
   std::int64_t numel = 0;
+  std::uint64_t element_bytes = kElementBytes;
 
   bool operator==(const Call& other) const {
-    return op == other.op && numel == other.numel && action->id == other.action->id &&
-           action->peer == other.action->peer;
+    return op == other.op && numel == other.numel && element_bytes == other.element_bytes &&
+           action->id == other.action->id && action->peer == other.action->peer;
   }
 };
 
+// Those of an action on split parameters: one for each.
+void add_sharded_calls(const Program& program, const Action& action, std::vector<Call>& calls) {
+  if (action.kind == ActionKind::clip) {
+    calls.push_back({&action, CommOp::all_gather, static_cast<std::int64_t>(sizeof(SquareSum)), 1});
+    return;
+  }
+  const bool gather = action.kind == ActionKind::unshard;
+  for (const auto& group : program.shards) {
+    if (group.slots.empty()) continue;
+    const int first = group.slots.front().parameter;
+    const auto buffer = static_cast<std::size_t>(action.buffer);
+    const bool meant = gather ? program.model.first_use(first) == action.unit
+                              : buffer < program.buffers.size() && !program.buffers[buffer].slots.empty() &&
+                                    program.buffers[buffer].slots.front().parameter == first;
+    if (!meant) continue;
+    const auto op = gather ? CommOp::all_gather : CommOp::reduce_scatter;
+    for (const auto& slot : group.slots) calls.push_back({&action, op, slot.chunk_numel()});
+  }
+}
+
 std::vector<Call> collectives(const Program& program, const std::vector<Action>& actions) {
   std::vector<Call> calls;
+  const bool split = program.config.shard_parameters;
   for (const auto& action : actions) {
-    if (action.kind == ActionKind::reduce) {
+    const bool metrics = action.buffer == program.metrics_buffer();
+    if (action.kind == ActionKind::unshard || (split && action.kind == ActionKind::clip) ||
+        (split && action.kind == ActionKind::reduce && !metrics)) {
+      add_sharded_calls(program, action, calls);
+    } else if (action.kind == ActionKind::reduce) {
       const auto buffer = static_cast<std::size_t>(action.buffer);
       const auto numel = buffer < program.buffers.size() ? program.buffers[buffer].numel : -1;
       calls.push_back({&action, CommOp::all_reduce, numel});
@@ -41,7 +70,8 @@ std::vector<Call> collectives(const Program& program, const std::vector<Action>&
 }
 
 std::string text_of(const Call& call) {
-  return fmt::format("action {}, {} of {} f32 elements", call.action->id, name_of(call.op), call.numel);
+  return fmt::format("action {}, {} of {} {}", call.action->id, name_of(call.op), call.numel,
+                     call.element_bytes == 1 ? "bytes" : "f32 elements");
 }
 
 // The first place where a rank's collectives differ from rank 0's, or nothing.
@@ -54,11 +84,6 @@ std::string first_difference(const std::vector<Call>& zero, const std::vector<Ca
   return {};
 }
 
-bool same_config(const ParallelConfig& a, const ParallelConfig& b) {
-  return a.world_size == b.world_size && a.micro_batches == b.micro_batches && a.bucket_bytes == b.bucket_bytes &&
-         a.first_bucket_bytes == b.first_bucket_bytes;
-}
-
 }  // namespace
 
 Prediction predict(const Program& program) {
@@ -67,13 +92,26 @@ Prediction predict(const Program& program) {
   const auto sent = [&](const std::vector<Action>& actions) {
     std::uint64_t total = 0;
     for (const auto& call : collectives(program, actions)) {
-      total += bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * kElementBytes, n,
+      total += bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * call.element_bytes, n,
                           call.action->peer == program.rank);
     }
     return total;
   };
-  result.setup_bytes["dp"] = sent(program.setup);
-  result.step_bytes["dp"] = sent(program.step);
+  const auto* axis = program.config.shard_parameters ? "fsdp" : "dp";
+  result.setup_bytes[axis] = sent(program.setup);
+  result.step_bytes[axis] = sent(program.step);
+  if (program.config.shard_parameters) {
+    std::int64_t all = 0, largest = 0;
+    for (const auto& group : program.shards) {
+      all += group.shard_numel;
+      largest = std::max(largest, group.shard_numel);
+    }
+    const auto metrics = static_cast<std::uint64_t>(program.buffers.back().numel) * kElementBytes;
+    result.param_bytes = static_cast<std::uint64_t>(all) * kElementBytes;
+    result.grad_bytes = result.param_bytes + metrics;
+    if (program.config.micro_batches > 1) result.grad_bytes += static_cast<std::uint64_t>(largest) * kElementBytes;
+    return result;
+  }
   result.param_bytes = static_cast<std::uint64_t>(program.model.numel()) * kElementBytes;
   for (const auto& buffer : program.buffers) {
     result.grad_bytes += static_cast<std::uint64_t>(buffer.numel) * kElementBytes;
@@ -101,8 +139,12 @@ CheckReport check(std::span<const Program> programs) {
     const auto& program = programs[r];
     const auto add_of_rank = [&](const std::string& text) { add(fmt::format("rank {}: {}", r, text)); };
     if (program.rank != static_cast<int>(r)) add_of_rank(fmt::format("has the program of rank {}", program.rank));
-    if (!same_config(program.config, zero.config)) add_of_rank("has another configuration than rank 0");
-    FlowCheck(program, add_of_rank).run();
+    if (program.config != zero.config) add_of_rank("has another configuration than rank 0");
+    if (program.config.shard_parameters) {
+      ShardFlowCheck(program, add_of_rank).run();
+    } else {
+      FlowCheck(program, add_of_rank).run();
+    }
     for (const auto& difference : {first_difference(setup, collectives(program, program.setup)),
                                    first_difference(step, collectives(program, program.step))}) {
       if (!difference.empty()) add_of_rank(difference);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/parallel/compile_shards.hpp"
 #include "worker_runtime/parallel/program.hpp"
 
 namespace dtrun::runtime {
@@ -80,7 +81,9 @@ void insert_reduces(const Program& program, std::vector<Action>& actions) {
 
 void add_update(const Program& program, std::vector<Action>& actions) {
   actions.push_back({ActionKind::reduce, -1, -1, -1, program.metrics_buffer()});
-  for (int buffer = 0; buffer <= program.metrics_buffer(); ++buffer) {
+  // Split gradients were waited for when their buffers were given back.
+  const int first = program.config.shard_parameters ? program.metrics_buffer() : 0;
+  for (int buffer = first; buffer <= program.metrics_buffer(); ++buffer) {
     actions.push_back({ActionKind::wait, -1, -1, -1, buffer});
   }
   actions.push_back({ActionKind::clip});
@@ -104,13 +107,23 @@ Program compile(const ModelDescription& model, const ParallelConfig& config, int
   if (rank < 0 || rank >= config.world_size) {
     throw UsageError("parallel", fmt::format("rank {} of {} ranks", rank, config.world_size));
   }
-  Program program{rank, config, model, assign_buckets(model, config), {}, {}};
-  program.buffers.push_back({"metrics", static_cast<std::int64_t>(kMetrics), {}});
-  for (int unit = 0; unit < static_cast<int>(model.units.size()); ++unit) {
-    if (completes_parameters(model, unit)) program.setup.push_back({ActionKind::broadcast, unit, -1, 0});
+  Program program{rank, config, model, {}, {}, {}, {}};
+  if (config.shard_parameters) {
+    program.shards = split_parameters(model, config.world_size);
+    program.buffers = buffers_of_shards(program);
+  } else {
+    program.buffers = assign_buckets(model, config);
   }
-  for (int m = 0; m < config.micro_batches; ++m) add_micro_batch(program, m, program.step);
-  insert_reduces(program, program.step);
+  program.buffers.push_back({"metrics", static_cast<std::int64_t>(kMetrics), {}});
+  if (config.shard_parameters) {
+    add_sharded_step(program);
+  } else {
+    for (int unit = 0; unit < static_cast<int>(model.units.size()); ++unit) {
+      if (completes_parameters(model, unit)) program.setup.push_back({ActionKind::broadcast, unit, -1, 0});
+    }
+    for (int m = 0; m < config.micro_batches; ++m) add_micro_batch(program, m, program.step);
+    insert_reduces(program, program.step);
+  }
   add_update(program, program.step);
   std::uint32_t id = 0;
   for (auto& action : program.setup) action.id = ++id;

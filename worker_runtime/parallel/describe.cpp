@@ -10,7 +10,8 @@ ModelDescription describe(const Model& model) {
   std::map<const Parameter*, int> index;
   for (const Parameter* parameter : model.parameters()) {
     index.emplace(parameter, static_cast<int>(result.parameters.size()));
-    result.parameters.push_back({parameter->name(), parameter->numel()});
+    const auto& shape = parameter->shape();
+    result.parameters.push_back({parameter->name(), parameter->numel(), shape.rank() > 0 ? shape[0] : 1});
   }
   for (std::size_t i = 0; i < model.size(); ++i) {
     auto& unit = result.units.emplace_back();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
@@ -49,7 +50,8 @@ StepExecutor::StepExecutor(Model& model, Program program, ProcessGroup& group, M
       activation_arena_(MemoryTag::activation, account),
       work_arena_(MemoryTag::work, account),
       parameters_(model.parameters()),
-      works_(program_.buffers.size()) {
+      works_(program_.buffers.size()),
+      micro_batch_of_gradients_(program_.model.units.size(), 0) {
   if (group.rank() != program_.rank || group.size() != program_.config.world_size) {
     throw UsageError("parallel", fmt::format("the program is for rank {} of {}, the group is rank {} of {}",
                                              program_.rank, program_.config.world_size, group.rank(), group.size()));
@@ -59,6 +61,15 @@ StepExecutor::StepExecutor(Model& model, Program program, ProcessGroup& group, M
   }
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     first_use_.push_back(program_.model.first_use(parameter));
+  }
+  if (program_.config.shard_parameters) {
+    shards_.emplace(program_, parameters_, group_);
+    for (const auto& buffer : program_.buffers)
+      owner_of_buffer_.push_back(buffer.slots.empty() ? -1 : first_use_[at(buffer.slots.front().parameter)]);
+    const auto& metrics = program_.buffers.back();
+    buffers_.resize(program_.buffers.size() - 1);
+    buffers_.push_back(group_.allocate(Shape{metrics.numel}, DType::f32, MemoryTag::grad));
+    return;
   }
   bind_values();
   bucket_grads_.resize(parameters_.size());
@@ -102,10 +113,34 @@ void StepExecutor::bind_values() {
 }
 
 void StepExecutor::fill_initial(std::uint64_t seed) {
+  if (shards_) return shards_->fill_initial(seed);
   for (const Parameter* parameter : parameters_) parameter->fill_initial(seed, parameter->value());
 }
 
+void StepExecutor::with_whole_parameters(const std::function<void()>& use, bool changes) {
+  if (!shards_) return use();
+  group_.set_action("whole parameters");
+  const int units = static_cast<int>(program_.shards.size());
+  for (int unit = 0; unit < units; ++unit) {
+    if (program_.shards[at(unit)].slots.empty()) continue;
+    shards_->unshard(unit);
+    shards_->wait_whole(unit);
+  }
+  const auto split_again = [&] {
+    for (int unit = 0; unit < units; ++unit) shards_->reshard(unit);
+  };
+  try {
+    use();
+  } catch (...) {
+    split_again();
+    throw;
+  }
+  for (int unit = 0; changes && unit < units; ++unit) shards_->take_back(unit);
+  split_again();
+}
+
 std::vector<OptimizerPiece> StepExecutor::optimizer_pieces() const {
+  if (shards_) return shards_->pieces();
   std::vector<OptimizerPiece> pieces;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = *parameters_[i];
@@ -176,20 +211,48 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
     case ActionKind::accumulate:
       accumulate(action);
       return spend(result.backward);
+    case ActionKind::unshard:
+    case ActionKind::reshard:
+      if (action.kind == ActionKind::unshard) announce(action, input.step);
+      sharded(action);
+      return spend(result.comm);
     case ActionKind::reduce:
       announce(action, input.step);
+      if (shards_ && action.buffer != program_.metrics_buffer()) {
+        const int owner = owner_of_buffer_[at(action.buffer)];
+        shards_->reduce(owner, micro_batch_of_gradients_[at(owner)]);
+        return spend(result.comm);
+      }
       works_[at(action.buffer)] = group_.all_reduce_async(buffers_[at(action.buffer)]);
       return spend(result.comm);
     case ActionKind::wait:
+      if (shards_ && action.buffer != program_.metrics_buffer()) {
+        sharded(action);
+        return spend(result.comm);
+      }
       works_[at(action.buffer)].wait();
       works_[at(action.buffer)] = Work();
       return spend(result.comm);
     case ActionKind::clip:
+      if (shards_) announce(action, input.step);
       clip(input, result);
       return spend(result.optimizer);
     case ActionKind::optimize:
       optimizer.step(input.lr, grad_scale_);
       return spend(result.optimizer);
+  }
+}
+
+// Actions that only a program with split parameters has.
+void StepExecutor::sharded(const Action& action) {
+  if (action.kind == ActionKind::unshard) {
+    shards_->unshard(action.unit);
+  } else if (action.kind == ActionKind::reshard) {
+    shards_->reshard(action.unit);
+  } else if (action.buffer < 0) {
+    shards_->wait_whole(action.unit);
+  } else {
+    shards_->wait_reduced(owner_of_buffer_[at(action.buffer)]);
   }
 }
 
@@ -207,7 +270,14 @@ void StepExecutor::bind_gradients(int micro_batch) {
 
 void StepExecutor::backward(const Action& action) {
   auto& flight = flights_[at(action.micro_batch)];
-  if (action.unit == static_cast<int>(model_.size()) - 1) bind_gradients(action.micro_batch);
+  if (shards_) {
+    for (const int index : program_.model.units[at(action.unit)].parameters) {
+      shards_->need_gradients(first_use_[at(index)]);
+      micro_batch_of_gradients_[at(first_use_[at(index)])] = action.micro_batch;
+    }
+  } else if (action.unit == static_cast<int>(model_.size()) - 1) {
+    bind_gradients(action.micro_batch);
+  }
   auto& tape = flight.tapes[at(action.unit)];
   flight.tensor = tape->backward(flight.tensor);
   tape.reset();
@@ -219,15 +289,39 @@ void StepExecutor::backward(const Action& action) {
 }
 
 void StepExecutor::accumulate(const Action& action) {
+  if (shards_) return shards_->accumulate(action.unit);
   for (const int index : program_.model.units[at(action.unit)].parameters) {
     if (first_use_[at(index)] != action.unit) continue;
     ops::add(bucket_grads_[at(index)], scratch_grads_[at(index)], bucket_grads_[at(index)]);
   }
 }
 
-void StepExecutor::clip(const StepInput& input, StepResult& result) {
+SquareSum StepExecutor::squares_of_buckets() const {
   SquareSum squares;
   for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) squares.add(buffers_[at(buffer)].span<float>());
+  return squares;
+}
+
+// Exact sums: the norm has the same bits however the gradients are split.
+SquareSum StepExecutor::squares_of_all_ranks() {
+  SquareSum own;
+  for (const auto& piece : shards_->pieces()) own.add(piece.grad.span<float>());
+  constexpr auto kSize = static_cast<std::int64_t>(sizeof(SquareSum));
+  const auto mine = Tensor::empty(Shape{kSize}, DType::u8, work_arena_);
+  const auto all = Tensor::empty(Shape{kSize * group_.size()}, DType::u8, work_arena_);
+  std::memcpy(mine.raw(), &own, sizeof own);
+  group_.all_gather(all, mine);
+  SquareSum squares;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    SquareSum other;
+    std::memcpy(&other, all.raw() + at(rank) * sizeof other, sizeof other);
+    squares.merge(other);
+  }
+  return squares;
+}
+
+void StepExecutor::clip(const StepInput& input, StepResult& result) {
+  const SquareSum squares = shards_ ? squares_of_all_ranks() : squares_of_buckets();
   const double scale = 1.0 / (static_cast<double>(program_.config.world_size) * program_.config.micro_batches);
   result.grad_norm = squares.norm() * scale;
   grad_scale_ = static_cast<float>(scale * static_cast<double>(clip_coefficient(result.grad_norm, input.max_norm)));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,8 +12,10 @@
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/core/arena.hpp"
 #include "worker_runtime/nn/module.hpp"
+#include "worker_runtime/optim/clip.hpp"
 #include "worker_runtime/optim/optimizer.hpp"
 #include "worker_runtime/parallel/program.hpp"
+#include "worker_runtime/parallel/sharded_parameters.hpp"
 
 namespace dtrun::runtime {
 
@@ -49,9 +52,12 @@ class StepExecutor {
   Model& model() const noexcept { return model_; }
   // Initial values, a function of the seed only.
   void fill_initial(std::uint64_t seed);
-  // Once, after values were filled or loaded: every rank takes those of rank 0.
+  // Once, after values were filled or loaded: every rank takes those of rank 0. Split parameters have one owner each.
   void run_setup();
-  // Parameters and their gradients, for an optimizer that outlives no executor.
+  // Calls `use` while every parameter of the model is whole and bound, on all ranks: to save, hash or load. `changes`:
+  // the values are kept. Collective over the group when parameters are split.
+  void with_whole_parameters(const std::function<void()>& use, bool changes = false);
+  // Parameters and their gradients, or this rank's parts of them, for an optimizer that outlives no executor.
   std::vector<OptimizerPiece> optimizer_pieces() const;
   StepResult run_step(const StepInput& input, Optimizer& optimizer);
   // The action that ran last, as in messages. For step logs.
@@ -70,6 +76,9 @@ class StepExecutor {
   void backward(const Action& action);
   void accumulate(const Action& action);
   void clip(const StepInput& input, StepResult& result);
+  SquareSum squares_of_buckets() const;
+  SquareSum squares_of_all_ranks();
+  void sharded(const Action& action);
   void announce(const Action& action, std::int64_t step);
 
   Model& model_;
@@ -78,15 +87,18 @@ class StepExecutor {
   Arena param_arena_, grad_arena_, activation_arena_, work_arena_;
   RunContext context_{activation_arena_, work_arena_};
   std::vector<Parameter*> parameters_;
-  std::vector<int> first_use_;         // parameter -> unit
-  Tensor values_;                      // all parameters, in order of first use
-  std::vector<Tensor> unit_values_;    // unit -> what it owns, a range of values_
-  std::vector<Tensor> buffers_;        // by index of Program::buffers
-  std::vector<Tensor> bucket_grads_;   // parameter -> its place in a bucket
-  std::vector<Tensor> scratch_grads_;  // parameter; empty with one micro-batch
-  std::vector<Work> works_;            // by index of Program::buffers
-  std::vector<Flight> flights_;        // by micro-batch
-  float grad_scale_ = 1;               // set by CLIP for OPTIMIZE
+  std::vector<int> first_use_;                 // parameter -> unit
+  Tensor values_;                              // all parameters, in order of first use
+  std::vector<Tensor> unit_values_;            // unit -> what it owns, a range of values_
+  std::vector<Tensor> buffers_;                // by index of Program::buffers
+  std::vector<Tensor> bucket_grads_;           // parameter -> its place in a bucket
+  std::vector<Tensor> scratch_grads_;          // parameter; empty with one micro-batch
+  std::vector<Work> works_;                    // by index of Program::buffers
+  std::vector<int> micro_batch_of_gradients_;  // by owning unit, of split gradients
+  std::vector<int> owner_of_buffer_;           // the same by buffer: the unit
+  std::optional<ShardedParameters> shards_;
+  std::vector<Flight> flights_;  // by micro-batch
+  float grad_scale_ = 1;         // set by CLIP for OPTIMIZE
   const Action* last_collective_ = nullptr;
 };
 

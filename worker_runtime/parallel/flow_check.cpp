@@ -79,6 +79,10 @@ bool FlowCheck::actions_hold(const std::vector<Action>& actions) {
       case ActionKind::clip:
       case ActionKind::optimize:
         break;
+      case ActionKind::unshard:
+      case ActionKind::reshard:
+        good = false;
+        break;
     }
     if (good) continue;
     report_(fmt::format("action {}, {}: unit {}, micro-batch {}, peer {} or buffer {} is out of range", action.id,
@@ -160,6 +164,9 @@ void FlowCheck::visit(const Action& action) {
     case ActionKind::clip:
     case ActionKind::optimize:
       update(action);
+      break;
+    case ActionKind::unshard:
+    case ActionKind::reshard:
       break;
   }
 }

@@ -26,6 +26,10 @@ std::string_view name_of(ActionKind kind) {
       return "CLIP";
     case ActionKind::optimize:
       return "OPTIMIZE";
+    case ActionKind::unshard:
+      return "UNSHARD";
+    case ActionKind::reshard:
+      return "RESHARD";
   }
   return "?";
 }
@@ -47,6 +51,10 @@ std::int64_t ModelDescription::owned_numel(int unit) const {
   return total;
 }
 
+std::int64_t ShardGroup::Slot::rows_of(int rank) const {
+  return std::clamp<std::int64_t>(rows - rank * chunk_rows, 0, chunk_rows);
+}
+
 std::int64_t ModelDescription::numel() const {
   std::int64_t total = 0;
   for (const auto& parameter : parameters) total += parameter.numel;
@@ -66,8 +74,13 @@ std::string Program::label(const Action& action) const {
                  : fmt::format("{} {} micro-batch {}", name_of(action.kind), unit(), action.micro_batch);
     case ActionKind::loss:
       return fmt::format("LOSS micro-batch {}", action.micro_batch);
-    case ActionKind::reduce:
+    case ActionKind::unshard:
+    case ActionKind::reshard:
+      return fmt::format("{} {}", name_of(action.kind), unit());
     case ActionKind::wait:
+      if (action.buffer < 0) return fmt::format("WAIT for the parameters of {}", unit());
+      [[fallthrough]];
+    case ActionKind::reduce:
       return fmt::format("{} {}", name_of(action.kind), buffers.at(static_cast<std::size_t>(action.buffer)).name);
     case ActionKind::clip:
     case ActionKind::optimize:

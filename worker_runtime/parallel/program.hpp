@@ -12,15 +12,20 @@ namespace dtrun::runtime {
 class Model;
 
 enum class ActionKind : std::uint8_t {
-  broadcast,   // set-up only: the values of `unit`'s own parameters, from rank 0
-  forward,     // `unit` of `micro_batch`
-  loss,        // takes the loss of `micro_batch` into the metrics
-  backward,    // `unit` of `micro_batch`: gradients into the buckets (micro-batch 0) or into scratch (later ones)
-  accumulate,  // adds the scratch gradients that are complete after `unit` of `micro_batch` to the buckets
-  reduce,      // starts the sum of `buffer` over all ranks
-  wait,        // until the sum of `buffer` is there
+  broadcast,  // set-up only: the values of `unit`'s own parameters, from rank 0
+  forward,    // `unit` of `micro_batch`
+  loss,       // takes the loss of `micro_batch` into the metrics
+  // `unit` of `micro_batch`: gradients into the buckets (micro-batch 0) or into scratch (later ones); split ones always
+  // into a fresh buffer.
+  backward,
+  accumulate,  // adds the gradients of `unit` of `micro_batch` that are in scratch to the buckets, or to the split ones
+  reduce,      // starts the sum of `buffer` over all ranks; split: each rank gets its part of it (reduce-scatter)
+  wait,        // until the sum of `buffer` is there; without a buffer: until the parameters of `unit` are whole
   clip,        // norm of all gradients, and the factor for them
-  optimize     // one update of all parameters
+  optimize,    // one update of all parameters
+  // Parameters that are split over the ranks (fully_shard), those that `unit` owns:
+  unshard,  // starts their all-gather; WAIT of the unit ends it
+  reshard   // drops the whole ones
 };
 // Upper case, as in messages: "REDUCE".
 std::string_view name_of(ActionKind kind);
@@ -40,6 +45,7 @@ struct ModelDescription {
   struct Parameter {
     std::string name;
     std::int64_t numel = 0;
+    std::int64_t rows = 0;  // first dimension; 0: numel
   };
   struct Unit {
     std::string name;
@@ -66,12 +72,40 @@ struct ReduceBuffer {
   std::vector<Slot> slots;  // in order of readiness; empty for the metrics
 };
 
+// What one unit owns, split over the ranks along the first dimension of each parameter as torch.chunk splits: the first
+// ranks have ceil(rows / ranks) rows, one may have fewer, the rest none. Buffers are padded to equal parts; since only
+// the end is padding, the whole parameter is the beginning of its part of the gathered buffer.
+struct ShardGroup {
+  struct Slot {
+    int parameter = 0;
+    std::int64_t rows = 0, row_numel = 0;
+    std::int64_t chunk_rows = 0;    // of every rank, padding included
+    std::int64_t offset = 0;        // elements, in the gathered buffer
+    std::int64_t shard_offset = 0;  // in a rank's own
+
+    std::int64_t numel() const { return rows * row_numel; }
+    std::int64_t chunk_numel() const { return chunk_rows * row_numel; }
+    std::int64_t rows_of(int rank) const;
+  };
+  std::string name;
+  std::vector<Slot> slots;       // in order of registration; empty: the unit owns nothing
+  std::int64_t numel = 0;        // of the gathered buffer
+  std::int64_t shard_numel = 0;  // of a rank's own
+};
+
 struct ParallelConfig {
   int world_size = 1;     // data-parallel ranks
   int micro_batches = 1;  // gradients are summed over them before ranks sum (torch's no_sync)
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // small, so that communication starts early
 
+  // fully_shard (FSDP2): parameters, gradients and optimizer state are split, a unit's parameters are whole only while
+  // it runs. Otherwise every rank has all of them (DDP).
+  bool shard_parameters = false;
+  bool reshard_after_forward = true;  // false: whole from forward to backward, one all-gather less
+  bool prefetch = true;               // the next unit's parameters are gathered while a unit runs
+
+  bool operator==(const ParallelConfig&) const = default;
   // Throws UsageError.
   void validate() const;
 };
@@ -84,6 +118,7 @@ struct Program {
   ParallelConfig config;
   ModelDescription model;
   std::vector<ReduceBuffer> buffers;  // buckets in order of readiness, then the metrics
+  std::vector<ShardGroup> shards;     // by unit; empty unless parameters are split
   std::vector<Action> setup;          // once, before the first step
   std::vector<Action> step;
 

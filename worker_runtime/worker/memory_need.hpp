@@ -18,7 +18,8 @@ struct MemoryNeed {
   double parameters = 0, gradients = 0, optimizer = 0, activations = 0, data = 0;
   double total() const { return parameters + gradients + optimizer + activations + data; }
 };
-MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples);
+// `shards`: ranks over which parameters are split.
+MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples, int shards = 1);
 
 // Free memory and swap of the host, and not more than the control group may have. Nothing when the kernel does not say.
 // `root` stands for "/", for tests.

@@ -97,9 +97,12 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
             const std::string& save) {
   const auto hash = hash_text(trainer.parameter_hash());
   trainer.require_finite_parameters();  // after the hash: equal parameters, so every rank says the same
-  if (!session.is_first()) return;
   Outputs outputs;
-  outputs.write("model", save, [&] { write_safetensors(save, trainer.parameters(), {{"format", "pt"}}); });
+  if (!session.is_first()) {
+    if (!save.empty()) trainer.save(save);
+    return;
+  }
+  outputs.write("model", save, [&] { trainer.save(save); });
   outputs.write("report", config.report, [&] {
     const auto problem = write_file_whole(config.report, text_of(make_report(session, trainer, config, outcome, hash)));
     if (!problem.empty()) throw Error("train", "--report " + problem);

@@ -47,7 +47,8 @@ const Entry kEntries[] = {
     {"clip-norm", &TrainConfig::clip_norm, "largest gradient norm; 0: no clipping"},
     {"seed", &TrainConfig::seed, "of initial values and sample order"},
     {"max-seconds", &TrainConfig::max_seconds, "stop after this time, all ranks after the same step; 0: no limit"},
-    {"parallel", &TrainConfig::parallel, "layout of the ranks: dp=N (default: all ranks)"},
+    {"parallel", &TrainConfig::parallel, "layout of the ranks: dp=N, or fsdp=N: parameters, gradients and optimizer state split (default: dp, all ranks)"},
+    {"reshard-after-forward", &TrainConfig::reshard_after_forward, "fsdp: true, or false: parameters stay whole from forward to backward"},
     {"bucket-mb", &TrainConfig::bucket_mb, "size of gradient buckets in MiB; 0: one bucket for all"},
     {"dtype", &TrainConfig::dtype, "f32"},
     {"device", &TrainConfig::device, "auto or cpu"},
@@ -61,8 +62,7 @@ const Entry kEntries[] = {
 };
 // clang-format on
 
-const char* const kFutureKeys[] = {"kv-heads", "checkpoint-dir", "checkpoint-every",     "keep",
-                                   "resume",   "schedule",       "reshard-after-forward"};
+const char* const kFutureKeys[] = {"kv-heads", "checkpoint-dir", "checkpoint-every", "keep", "resume", "schedule"};
 
 std::string normalized(std::string_view key) {
   std::string result(key);

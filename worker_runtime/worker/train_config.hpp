@@ -32,8 +32,9 @@ struct TrainConfig {
   std::int64_t seed = 0;
   double max_seconds = 0;  // 0: no limit
   // layout
-  std::string parallel;   // dp=N; empty: all ranks
-  double bucket_mb = 25;  // 0: unlimited
+  std::string parallel;                        // dp=N or fsdp=N; empty: dp over all ranks
+  std::string reshard_after_forward = "true";  // fsdp: "false" keeps parameters whole until backward
+  double bucket_mb = 25;                       // 0: unlimited
   std::string dtype = "f32";
   std::string device = "auto";
   std::string backend = "auto";

@@ -44,6 +44,7 @@ void TrainConfig::validate() const {
   expect_word("dtype", dtype, {"f32"}, {"bf16"});
   expect_word("device", device, {"auto", "cpu"}, {"cuda", "fake-cuda"});
   expect_word("backend", backend, {"auto", "shm", "gloo"}, {"nccl"});
+  expect_word("reshard-after-forward", reshard_after_forward, {"true", "false"}, {});
   expect_range("layers", layers, 1, GPT2Config::kMostLayers);
   expect_range("hidden", hidden, 1, GPT2Config::kMostWidth);
   expect_range("heads", heads, 1, hidden);

@@ -48,7 +48,10 @@ std::string init_file(const TrainConfig& config) {
 
 ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   ParallelConfig result;
-  result.world_size = parse_parallel(config.parallel, world_size);
+  const auto axes = parse_parallel(config.parallel, world_size);
+  result.world_size = world_size;
+  result.shard_parameters = axes.fsdp > 1;
+  result.reshard_after_forward = config.reshard_after_forward == "true";
   result.micro_batches = static_cast<int>(config.micro_batches);
   result.bucket_bytes = config.bucket_bytes();
   // Unlimited means one bucket; the first one is small only when there is a second.
@@ -68,10 +71,10 @@ Program checked_program(const Model& model, const ParallelConfig& config, int ra
 }  // namespace
 
 void check_inputs(const TrainConfig& config, int world_size, int local_world_size) {
-  parse_parallel(config.parallel, world_size);
+  const auto axes = parse_parallel(config.parallel, world_size);
   const auto dataset = open_dataset(config);
   const auto parameters = make_model(config, choose_vocab_size(config, dataset)).parameter_count();
-  require_memory(least_memory(config, parameters, dataset.size()), local_world_size, available_memory());
+  require_memory(least_memory(config, parameters, dataset.size(), axes.fsdp), local_world_size, available_memory());
   if (!config.init.empty() && !std::filesystem::exists(init_file(config))) {
     throw UsageError("train", fmt::format("--init is \"{}\", there is no file {}", config.init, init_file(config)));
   }
@@ -152,7 +155,7 @@ void Trainer::load_initial_values() {
   executor_->fill_initial(static_cast<std::uint64_t>(config_.seed));
   if (!config_.init.empty()) {  // on every rank, so that a bad file is everyone's error
     const SafetensorsReader reader(init_file(config_));
-    load_tensors(reader, parameters());
+    executor_->with_whole_parameters([&] { load_tensors(reader, parameters()); }, true);
   }
   executor_->run_setup();
 }
@@ -188,7 +191,17 @@ void Trainer::require_finite(const StepRecord& record) const {
   check("gradient norm", record.result.grad_norm);
 }
 
-void Trainer::require_finite_parameters() const {
+void Trainer::require_finite_parameters() {
+  executor_->with_whole_parameters([&] { require_finite_values(); });
+}
+
+void Trainer::save(const std::string& path) {
+  executor_->with_whole_parameters([&] {
+    if (group_.rank() == 0) write_safetensors(path, parameters(), {{"format", "pt"}});
+  });
+}
+
+void Trainer::require_finite_values() const {
   for (const auto& [name, tensor] : parameters()) {
     const auto values = tensor.span<float>();
     if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) continue;
@@ -214,9 +227,11 @@ StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
   record.last_collective = executor_->last_collective();
   record.tokens_per_second =
       static_cast<double>(tokens_per_step()) / std::chrono::duration<double>(record.total).count();
-  if (record.bytes_sent != prediction_.step_bytes.at("dp")) {
+  std::uint64_t predicted = 0;
+  for (const auto& [axis, bytes] : prediction_.step_bytes) predicted += bytes;
+  if (record.bytes_sent != predicted) {
     throw Error("train", fmt::format("step {}: {} bytes were sent, the step program predicts {}", step,
-                                     record.bytes_sent, prediction_.step_bytes.at("dp")));
+                                     record.bytes_sent, predicted));
   }
   require_finite(record);
   return record;
@@ -240,7 +255,8 @@ TrainOutcome Trainer::run(const std::function<bool()>& want_stop,
 }
 
 std::uint64_t Trainer::parameter_hash() {
-  const auto hash = hash_tensors(parameters());
+  std::uint64_t hash = 0;
+  executor_->with_whole_parameters([&] { hash = hash_tensors(parameters()); });
   Arena arena(MemoryTag::comm, account_);
   const auto own = Tensor::empty(Shape{1}, DType::i64, arena);
   const auto all = Tensor::empty(Shape{group_.size()}, DType::i64, arena);

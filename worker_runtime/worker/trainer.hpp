@@ -51,16 +51,20 @@ class Trainer {
 
   // Collective. The hash over all parameters; throws Error when a rank holds other parameters.
   std::uint64_t parameter_hash();
-  // Throws Error naming the first parameter that is not finite: the last step is seen by no loss.
-  void require_finite_parameters() const;
-  std::vector<NamedTensor> parameters() const;
+  // Collective. Throws Error naming the first parameter that is not finite: the last step is seen by no loss.
+  void require_finite_parameters();
+  // Collective. Rank 0 writes them all as one safetensors file; throws there when it cannot.
+  void save(const std::string& path);
   std::int64_t parameter_count() const { return model_.parameter_count(); }
   const TokenDataset& dataset() const noexcept { return dataset_; }
   std::int64_t vocab_size() const noexcept { return vocab_size_; }
+  const Program& program() const noexcept { return executor_->program(); }
   const Prediction& prediction() const noexcept { return prediction_; }
   std::int64_t tokens_per_step() const;  // of all ranks
 
  private:
+  std::vector<NamedTensor> parameters() const;  // while they are whole
+  void require_finite_values() const;
   void load_initial_values();
   void require_same_data();
   void require_finite(const StepRecord& record) const;

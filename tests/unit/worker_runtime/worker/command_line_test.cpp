@@ -162,9 +162,13 @@ TEST_CASE("a report's configuration is a --config file again") {
 }
 
 TEST_CASE("the layout must use every rank") {
-  CHECK(parse_parallel("", 4) == 4);
-  CHECK(parse_parallel("dp=4", 4) == 4);
-  CHECK(parse_parallel("dp=4,tp=1", 4) == 4);
+  CHECK(parse_parallel("", 4).dp == 4);
+  CHECK(parse_parallel("dp=4", 4).dp == 4);
+  CHECK(parse_parallel("fsdp=4", 4).fsdp == 4);
+  CHECK(parse_parallel("dp=1,fsdp=4", 4).dp == 1);
+  CHECK_THROWS_WITH(parse_parallel("dp=2,fsdp=2", 4), Contains("together are not supported yet"));
+  CHECK_THROWS_WITH(parse_parallel("fsdp=2,fsdp=2", 4), Contains("fsdp is given twice"));
+  CHECK(parse_parallel("dp=4,tp=1", 4).dp == 4);
   CHECK_THROWS_WITH(parse_parallel("dp=2", 4), Contains("needs 2 ranks, this job has 4"));
   CHECK_THROWS_WITH(parse_parallel("dp=2,tp=2", 4), Contains("tp is not supported yet"));
   CHECK_THROWS_WITH(parse_parallel("dq=4", 4), Contains("unknown axis \"dq\""));

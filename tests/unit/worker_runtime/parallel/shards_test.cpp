@@ -1,0 +1,243 @@
+// Programs with split parameters: how they are split, what the program does in which order, and that check() notices
+// what is wrong. The judge of mutations is a second reading of a program: it follows values and gradients as text.
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "tests/catch.hpp"
+#include "tests/unit/worker_runtime/parallel/programs.hpp"
+#include "worker_runtime/parallel/check.hpp"
+
+using namespace dtrun::runtime;
+using namespace dtrun::runtime::testing;
+
+namespace {
+
+ParallelConfig split(int ranks, int micro_batches, bool reshard = true, bool prefetch = true) {
+  ParallelConfig config;
+  config.world_size = ranks;
+  config.micro_batches = micro_batches;
+  config.shard_parameters = true;
+  config.reshard_after_forward = reshard;
+  config.prefetch = prefetch;
+  return config;
+}
+
+std::vector<std::string> labels(const Program& program) {
+  std::vector<std::string> result;
+  for (const auto& action : program.step) result.push_back(program.label(action));
+  return result;
+}
+
+// What the optimizer sees of each parameter on this rank, in the order of the additions; empty when the step cannot
+// run.
+std::map<int, std::string> simulate(const Program& program) {
+  const auto& model = program.model;
+  const int units = static_cast<int>(model.units.size());
+  std::set<int> whole, coming;
+  std::map<int, std::string> gradient, part, sent;
+  std::map<int, int> sent_micro_batch, forward, backward, sums;
+  std::map<int, bool> loss;
+  std::string scratch;
+  int scratch_owner = -1;
+  bool clipped = false;
+  const auto owner_of = [&](int buffer) {
+    return model.first_use(program.buffers[static_cast<std::size_t>(buffer)].slots.front().parameter);
+  };
+  const auto usable = [&](int unit) {
+    return std::ranges::all_of(model.units[static_cast<std::size_t>(unit)].parameters,
+                               [&](int p) { return whole.contains(model.first_use(p)); });
+  };
+  for (const auto& a : program.step) {
+    switch (a.kind) {
+      case ActionKind::unshard:
+        if (whole.contains(a.unit) || !coming.insert(a.unit).second) return {};
+        break;
+      case ActionKind::reshard:
+        if (whole.erase(a.unit) == 0) return {};
+        break;
+      case ActionKind::forward:
+        if (forward[a.micro_batch]++ != a.unit || !usable(a.unit)) return {};
+        break;
+      case ActionKind::loss:
+        if (forward[a.micro_batch] != units || loss[a.micro_batch] || sums.contains(-1)) return {};
+        loss[a.micro_batch] = true;
+        break;
+      case ActionKind::backward:
+        if (!loss[a.micro_batch] || backward[a.micro_batch]++ != units - 1 - a.unit || !usable(a.unit)) return {};
+        for (const int p : model.units[static_cast<std::size_t>(a.unit)].parameters) {
+          if (sent.contains(model.first_use(p))) return {};  // still being read
+          gradient[p] += "m" + std::to_string(a.micro_batch) + "u" + std::to_string(a.unit) + " ";
+        }
+        break;
+      case ActionKind::reduce: {
+        if (a.buffer == program.metrics_buffer()) {
+          if (sums[-1]++ != 0 || static_cast<int>(loss.size()) != program.config.micro_batches) return {};
+          break;
+        }
+        const int unit = owner_of(a.buffer);
+        if (sent.contains(unit)) return {};
+        std::string text;
+        for (const auto& slot : program.buffers[static_cast<std::size_t>(a.buffer)].slots) {
+          text += std::to_string(slot.parameter) + ":" + gradient[slot.parameter];
+          gradient[slot.parameter].clear();
+        }
+        const int m = sent_micro_batch[unit]++;
+        if (m > 0) {
+          if (scratch_owner >= 0) return {};
+          scratch_owner = unit;
+          scratch = text;
+        }
+        sent[unit] = text;
+        break;
+      }
+      case ActionKind::wait:
+        if (a.buffer < 0) {
+          if (coming.erase(a.unit) == 0) return {};
+          whole.insert(a.unit);
+        } else if (a.buffer == program.metrics_buffer()) {
+          if (sums[-1] != 1) return {};
+          sums[-1] = 2;
+        } else {
+          const int unit = owner_of(a.buffer);
+          if (!sent.contains(unit)) return {};
+          if (sent_micro_batch[unit] == 1) part[unit] = sent[unit];
+          sent.erase(unit);
+        }
+        break;
+      case ActionKind::accumulate:
+        if (scratch_owner != a.unit || sent.contains(a.unit)) return {};
+        part[a.unit] += "+" + scratch;
+        scratch_owner = -1;
+        break;
+      case ActionKind::clip:
+        if (!sent.empty() || scratch_owner >= 0 || sums[-1] != 2 || clipped) return {};
+        clipped = true;
+        break;
+      case ActionKind::optimize:
+        if (!clipped || !whole.empty() || !coming.empty() || &a != &program.step.back()) return {};
+        return part;
+      case ActionKind::broadcast:
+        return {};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("rows are split as torch.chunk splits them, and the parts are the whole") {
+  struct Row {
+    std::int64_t rows;
+    int ranks;
+    std::vector<std::int64_t> parts;
+  };
+  for (const auto& row : {Row{10, 4, {3, 3, 3, 1}}, Row{5, 4, {2, 2, 1, 0}}, Row{3, 4, {1, 1, 1, 0}},
+                          Row{8, 4, {2, 2, 2, 2}}, Row{1, 2, {1, 0}}, Row{7, 1, {7}}}) {
+    ModelDescription model;
+    model.parameters = {{"w", row.rows * 6, row.rows}};
+    model.units = {{"only", {0}}};
+    const auto program = compile(model, split(row.ranks, 1), 0);
+    const auto& slot = program.shards.front().slots.front();
+    std::vector<std::int64_t> parts;
+    for (int rank = 0; rank < row.ranks; ++rank) parts.push_back(slot.rows_of(rank));
+    CHECK(parts == row.parts);
+    CHECK(program.shards.front().numel == row.ranks * row.parts.front() * 6);
+    CHECK(program.shards.front().shard_numel == row.parts.front() * 6);
+  }
+}
+
+TEST_CASE("a unit's parameters are gathered while the one before it runs, and dropped behind it") {
+  const auto step = labels(compile(tiny_model(), split(2, 1), 0));
+  const std::vector<std::string> expected = {
+      "UNSHARD embedding", "WAIT for the parameters of embedding", "UNSHARD h.0", "FORWARD embedding",
+      "WAIT for the parameters of h.0", "UNSHARD h.1", "FORWARD h.0", "RESHARD h.0", "WAIT for the parameters of h.1",
+      "UNSHARD head", "FORWARD h.1", "RESHARD h.1",
+      // The tied table is needed again at once, and the head goes backward at once.
+      "WAIT for the parameters of head", "FORWARD head", "LOSS micro-batch 0", "UNSHARD h.1", "BACKWARD head",
+      "RESHARD head", "REDUCE gradients of head", "WAIT for the parameters of h.1", "UNSHARD h.0", "BACKWARD h.1",
+      "RESHARD h.1", "WAIT gradients of head", "REDUCE gradients of h.1", "WAIT for the parameters of h.0",
+      "BACKWARD h.0", "RESHARD h.0", "WAIT gradients of h.1", "REDUCE gradients of h.0", "BACKWARD embedding",
+      "RESHARD embedding", "WAIT gradients of h.0", "REDUCE gradients of embedding", "WAIT gradients of embedding",
+      "REDUCE metrics", "WAIT metrics", "CLIP", "OPTIMIZE"};
+  CHECK(step == expected);
+  const auto kept = labels(compile(tiny_model(), split(2, 1, false), 0));
+  CHECK(std::ranges::count_if(kept, [](const auto& label) { return label.starts_with("UNSHARD"); }) == 4);
+}
+
+TEST_CASE("programs with split parameters are right for every setting, also in worlds beyond this machine") {
+  for (const int ranks : {1, 2, 3, 7, 512}) {
+    for (const int micro_batches : {1, 3}) {
+      for (const bool reshard : {true, false}) {
+        for (const bool prefetch : {true, false}) {
+          CAPTURE(ranks, micro_batches, reshard, prefetch);
+          const auto programs = compile_all(tiny_model(), split(ranks, micro_batches, reshard, prefetch));
+          CHECK(check(programs).problems == std::vector<std::string>());
+          CHECK_FALSE(simulate(programs.back()).empty());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an action on split parameters that one rank drops or does twice is noticed") {
+  for (const auto& config : {split(1, 1), split(2, 1), split(2, 3), split(3, 2, false)}) {
+    const auto programs = compile_all(tiny_model(), config);
+    for (std::size_t i = 0; i < programs[0].step.size(); ++i) {
+      CAPTURE(config.world_size, config.micro_batches, programs[0].label(programs[0].step[i]));
+      const auto at = static_cast<std::ptrdiff_t>(i);
+      auto dropped = programs;
+      dropped.back().step.erase(dropped.back().step.begin() + at);
+      CHECK_FALSE(check(dropped).ok());
+      auto doubled = programs;
+      auto copy = doubled.back().step[i];
+      copy.id = 1000;
+      doubled.back().step.insert(doubled.back().step.begin() + at, copy);
+      CHECK_FALSE(check(doubled).ok());
+    }
+  }
+}
+
+TEST_CASE("whatever mutation check accepts computes the same gradients from whole parameters") {
+  std::mt19937 random(7);
+  for (const auto& config : {split(2, 1), split(2, 2), split(2, 2, false, false)}) {
+    const auto programs = compile_all(tiny_model(), config);
+    const auto wanted = simulate(programs[0]);
+    REQUIRE_FALSE(wanted.empty());
+    int accepted = 0;
+    for (int round = 0; round < 4000; ++round) {
+      auto mutated = programs;
+      auto& step = mutated[random() % 2].step;
+      for (unsigned n = 1 + random() % 3; n > 0; --n) {
+        const auto i = random() % step.size(), j = random() % 2 == 0 ? (i + 1) % step.size() : random() % step.size();
+        std::swap(step[i], step[j]);
+      }
+      if (!check(mutated).ok()) continue;
+      ++accepted;
+      for (const auto& program : mutated) CHECK(simulate(program) == wanted);
+    }
+    CHECK(accepted > 0);
+    CHECK(accepted < 2000);
+  }
+}
+
+TEST_CASE("what is sent and held is predicted: a gather and a half of the parameters, and their n-th part") {
+  const auto model = tiny_model();
+  for (const int ranks : {2, 4}) {
+    const auto program = compile(model, split(ranks, 1), 0);
+    std::uint64_t whole = 0;
+    for (const auto& group : program.shards) whole += static_cast<std::uint64_t>(group.numel) * 4;
+    const auto others = static_cast<std::uint64_t>(ranks - 1), n = static_cast<std::uint64_t>(ranks);
+    const auto prediction = predict(program);
+    CHECK(prediction.param_bytes == whole / n);
+    std::uint64_t gathered = 0;
+    for (const auto& action : program.step) {
+      if (action.kind == ActionKind::unshard)
+        gathered += static_cast<std::uint64_t>(program.shards[static_cast<std::size_t>(action.unit)].numel) * 4;
+    }
+    const auto sums = whole * others / n;
+    const auto small = prediction.step_bytes.at("fsdp") - gathered * others / n - sums;
+    CHECK(small < 200 * n);  // the metrics, and the exact norm
+  }
+}

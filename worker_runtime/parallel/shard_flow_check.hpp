@@ -1,0 +1,59 @@
+// ShardFlowCheck: follows the program of one rank whose parameters are split, and knows at every point which are whole
+// and where gradients are. Used by check() only; knows nothing of how compile() works.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/parallel/program.hpp"
+
+namespace dtrun::runtime {
+
+// A value for one walk over one program. `report` receives each problem as a sentence without rank.
+class ShardFlowCheck {
+ public:
+  using Report = std::function<void(std::string)>;
+  ShardFlowCheck(const Program& program, Report report);
+  // Structure first; the walk only when the structure holds, since it indexes by what the actions say.
+  void run();
+
+ private:
+  enum class Values { split, gathering, whole };
+  enum class Sum { none, running, arrived };  // arrived: waits for ACCUMULATE
+  struct Owner {                              // what one unit owns
+    Values values = Values::split;
+    int gradients_of = -1;  // micro-batch whose whole gradients exist, or -1
+    bool complete = false;  // they are
+    Sum sum = Sum::none;
+    int summed = 0;  // micro-batches in this rank's part
+  };
+
+  bool groups_hold();
+  bool actions_hold();
+  void visit(const Action& action);
+  void values(const Action& action);
+  void compute(const Action& action);
+  void backward(const Action& action);
+  void reduce(const Action& action);
+  void wait(const Action& action);
+  void accumulate(const Action& action);
+  void update(const Action& action);
+  void end();
+  void problem(const Action& action, const std::string& text);
+  Owner& owner(int unit) { return owners_[static_cast<std::size_t>(unit)]; }
+  bool owns(int unit) const { return !program_.shards[static_cast<std::size_t>(unit)].slots.empty(); }
+
+  const Program& program_;
+  Report report_;
+  const int units_;
+  std::vector<Owner> owners_;                      // by unit
+  std::vector<int> buffer_owner_;                  // by buffer; -1: the metrics
+  std::vector<int> next_forward_, next_backward_;  // by micro-batch
+  std::vector<bool> loss_;                         // by micro-batch
+  int whole_gradients_ = 0;                        // units that have some
+  Sum metrics_ = Sum::none;
+  bool clipped_ = false, optimized_ = false, failed_ = false;
+};
+
+}  // namespace dtrun::runtime
