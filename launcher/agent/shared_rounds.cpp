@@ -272,7 +272,7 @@ void SharedRounds::leave(const rendezvous::Verdict& verdict) {
   own_ = verdict;
   if (server_) {
     auto all = verdict;
-    all.text += ", where the coordinator was";
+    all.text += "; the coordinator ran there";
     return server_->host_stops(std::move(all));
   }
   if (member_) return member_->leave(verdict);

@@ -16,7 +16,8 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-constexpr auto kBetweenTries = std::chrono::milliseconds(250);
+// The host of the coordinator mostly starts at the same time.
+constexpr auto kFirstPause = std::chrono::milliseconds(10), kLongestPause = std::chrono::milliseconds(250);
 constexpr auto kOneTry = std::chrono::seconds(5);
 // Together less than the silence after which a member gives up a connection.
 constexpr auto kFirstAnswer = std::chrono::seconds(3);
@@ -52,6 +53,7 @@ void CoordinatorLink::connect(Deadline deadline, bool give_up_when_refused) {
   give_up_when_refused_ = give_up_when_refused && !mute_;
   if (mute_) return missed(std::string(problem_));
   deadline_ = deadline;
+  pause_ = kFirstPause;
   try_once();
 }
 
@@ -176,7 +178,8 @@ void CoordinatorLink::missed(const std::string& what, bool refused) {
   // A try that the deadline cut short says nothing.
   if (!deadline_.passed() || problem_.empty() || problem_ == kNoAnswerSoFar) problem_ = what;
   if ((refused && give_up_when_refused_) || deadline_.passed()) return give_up();
-  timer_.expires_at(std::min(deadline_.at(), Clock::now() + kBetweenTries));
+  timer_.expires_at(std::min(deadline_.at(), Clock::now() + pause_));
+  pause_ = std::min<Clock::duration>(2 * pause_, kLongestPause);
   timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& ended) {
     if (alive.expired() || ended) return;
     deadline_.passed() ? give_up() : try_once();

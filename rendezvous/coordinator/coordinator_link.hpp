@@ -34,7 +34,8 @@ class CoordinatorLink {
                   std::optional<JobToken> token = {});
   ~CoordinatorLink();
 
-  // Tries until the deadline, four times a second. `give_up_when_refused`: nobody listens there, so nobody will.
+  // Tries until the deadline, after a while four times a second. `give_up_when_refused`: nobody listens there, so
+  // nobody will.
   void connect(Deadline deadline, bool give_up_when_refused);
   void say(const ToCoordinator& message);
   void finish();  // what was said goes out, then the connection is closed
@@ -73,6 +74,7 @@ class CoordinatorLink {
   std::optional<AgentHandshake> handshake_;  // while it lasts
   boost::asio::ip::tcp::endpoint remote_;
   Deadline deadline_{Clock::time_point::min()};
+  Clock::duration pause_{};  // before the next try
   bool give_up_when_refused_ = false;
   bool heard_ = false;         // something sensible, on this connection
   bool ever_heard_ = false;    // a coordinator, on any

@@ -69,16 +69,20 @@ class Dtrun:
         return int(until(lambda: pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split(), 5, "an agent")[0])
 
     def kill_agent(self):
-        os.kill(self.agent, signal.SIGKILL)
-        return time.monotonic()
+        return self._send(self.agent, signal.SIGKILL)
 
     def kill_guardian(self):
-        os.kill(self.process.pid, signal.SIGKILL)
-        return time.monotonic()
+        return self._send(self.process.pid, signal.SIGKILL)
 
     def signal(self, name):
-        os.kill(self.process.pid, getattr(signal, "SIG" + name))
-        return time.monotonic()
+        return self._send(self.process.pid, getattr(signal, "SIG" + name))
+
+    @staticmethod
+    def _send(pid, number):
+        """The moment before."""
+        moment = time.monotonic()
+        os.kill(pid, number)
+        return moment
 
     def processes(self):
         return processes(self.mark)

@@ -1,6 +1,9 @@
 """Agents that die."""
+import os
+import signal
 import time
 
+from beats import lives
 from job import PROBE, Job, start_workers
 from lab import case, note, until
 
@@ -76,3 +79,41 @@ def d5_the_agent_with_the_coordinator(lab):
 @case(nodes=3)
 def d5_the_guardian_of_the_coordinator(lab):
     lose_the_host(lab, "kill_guardian")
+
+
+@case(nodes=3)
+def the_host_is_stopped(lab):
+    """A stop signal to the agent with the coordinator ends the job, politely."""
+    job = Job(lab, "2:3", ["--nproc-per-node=2", "--grace-period=2"], conf=QUICK)
+    host, *others = job.start(0, 1, 2)
+    start_workers(job.all, 2)
+    moment = host.signal("TERM")
+    assert [dtrun.wait(3) for dtrun in job.all] == [143] * 3
+    assert max(dtrun.ended_at for dtrun in job.all) - moment < 1
+    assert host.error_lines == ["dtrun: stopped by SIGTERM, clean"]
+    for dtrun in others:
+        assert dtrun.error_lines == ["dtrun: error: node0 was stopped by SIGTERM; the coordinator ran there"]
+        assert {event["signal"] for event in dtrun.events("worker_ended")} == {"SIGTERM"}
+
+
+@case(nodes=3)
+def a_frozen_agent(lab):
+    """SIGSTOP: it can neither speak nor fence itself. The others go on; when it wakes up its workers die at once."""
+    beats = lab.directory_for("beats")
+    job = Job(lab, "2:3", ["--grace-period=0.3"], [PROBE, "ignore=TERM", f"beat={beats}", "forever"], conf=f"{QUICK},keep_alive_interval=1,keep_alive_max_attempt=2")
+    *others, frozen = job.start(0, 1, 2)
+    start_workers(job.all, 1)
+    agent = frozen.agent
+    os.kill(agent, signal.SIGSTOP)
+    moment = time.monotonic()
+    start_workers(others, 1, round_number=1)
+    after = time.monotonic() - moment
+    assert 1 <= after <= 2.5 + 0.3
+    until(lambda: len(lives(beats)) == 5, 5, "the workers of two nodes")
+    os.kill(agent, signal.SIGCONT)
+    moment = time.monotonic()
+    start_workers(job.all, 1, round_number=2)
+    until(lambda: len(lives(beats)) == 8, 5, "the workers of three nodes")
+    stale = max(life.last for life in lives(beats) if life.node == 2 and life.round == min(lives(beats), key=lambda life: life.first).round) - moment
+    note(f"frozen: the others go on after {after:.2f} s; awake: its workers end after {stale * 1000:.0f} ms")
+    assert stale < 0.3

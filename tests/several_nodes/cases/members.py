@@ -172,3 +172,31 @@ def d6_a_stop_at_any_moment_of_joining(lab):
         assert first.wait(3) == 143
         second.wait(3)
     note(f"the round of two began {slowest:.2f} s after the stop, at the latest")
+
+
+@case(nodes=3)
+def a_spare_takes_the_place_of_a_lost_node(lab):
+    job = Job(lab, "2", ["--grace-period=1"])
+    stays, lost = job.start(0, 1)
+    start_workers(job.all, 1)
+    spare = job.start(2)
+    until(lambda: spare.error_lines == ["dtrun: this node is a spare: the job has its 2 nodes; it takes the place of one that is lost"], 5, "a line that says so")
+    moment = lost.kill_agent()
+    start_workers([stays, spare], 1, round_number=1)
+    took = spare.events("worker_started")[0]["monotonic"] - moment
+    note(f"its workers run {took * 1000:.0f} ms after the loss")
+    assert took < 1
+    assert worlds(stays) == [2, 2] and not stays.events("stop")[1:]
+
+
+@case(nodes=2)
+def nodes_of_the_same_name(lab):
+    """As images have it."""
+    for node in lab.nodes:
+        node.run("hostname", "ubuntu")
+    job = Job(lab, 2, ["--nproc-per-node=2"], [PROBE, "rank=2", "sleep=0.2", "exit=4", "end", "forever"])
+    first, culprit = job.start(0, 1)
+    assert [dtrun.wait(10) for dtrun in job.all] == [4, 4]
+    if first.report["root_cause"]:  # equal names have no order
+        first, culprit = culprit, first
+    assert culprit.report["root_cause"]["rank"] == 2 and first.report["failure_elsewhere"]["rank"] == 2

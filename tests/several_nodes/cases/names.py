@@ -96,3 +96,28 @@ def c09_the_own_name_is_nothing(lab):
     assert alone.wait(10) == 0 and not alone.error
     quick = Dtrun(lab, lab.nodes[0], ["--nproc-per-node=2", PROBE, "exit=0"])
     assert quick.wait(5) == 0 and quick.ended_at - quick.started_at < 0.5
+
+
+def runs_at(lab, address, endpoint=None, options=()):
+    job = Job(lab, 2, ["--nproc-per-node=2"], TRAIN, endpoint=endpoint)
+    job.start(0, options=options)
+    job.start(1)
+    assert [dtrun.wait(20) for dtrun in job.all] == [0, 0]
+    assert {dtrun.events("rendezvous")[0]["master_addr"] for dtrun in job.all} == {address}
+    assert not any(dtrun.error for dtrun in job.all)
+
+
+@case(nodes=2)
+def an_endpoint_of_ipv6(lab):
+    for node in lab.nodes:
+        node.run("ip", "addr", "add", f"fd77::1{node.number}/64", "dev", "eth0", "nodad")
+    runs_at(lab, "fd77::10", "[fd77::10]:29400")
+
+
+@case(nodes=2)
+def the_chosen_interface(lab):
+    """The store of the round is where --interface or --local-addr says; the coordinator at the endpoint as always."""
+    lab.nodes[0].run("sh", "-c", "ip link add other type bridge && ip addr add 10.88.0.1/24 dev other && ip link set other up")
+    lab.nodes[1].run("ip", "route", "add", "10.88.0.0/24", "via", address_of(0))
+    for option in ("--interface=other", "--local-addr=10.88.0.1"):
+        runs_at(lab, "10.88.0.1", options=[option])

@@ -60,6 +60,32 @@ def c12_a_node_of_four_is_cut_off(lab):
     assert line.startswith("dtrun: no answer from the coordinator for 1.8 s; the workers here were killed"), line
 
 
+def one_way(lab, deaf, unheard):
+    """What one node sends to the other is lost; the other direction works."""
+    beats = lab.directory_for("beats")
+    job = Job(lab, "2:3", ["--grace-period=0.3"], [PROBE, "ignore=TERM", f"beat={beats}", "forever"], conf=f"{IMPATIENT},{NO_WAIT}")
+    *others, victim = job.start(0, 1, 2)
+    start_workers(job.all, 1)
+    lab.nodes[unheard].run("ip", "route", "add", "blackhole", f"{lab.nodes[deaf].address}/32")
+    moment = time.monotonic()
+    start_workers(others, 1, round_number=1)
+    note(f"node{deaf} does not hear node{unheard}: the others go on after {time.monotonic() - moment:.2f} s")
+    lab.nodes[unheard].run("ip", "route", "del", "blackhole", f"{lab.nodes[deaf].address}/32")
+    start_workers(job.all, 1, round_number=2)
+    until(lambda: len(lives(beats)) == 8, 5, "every worker beats")
+    assert [len(entry[3]) for entry in rounds(beats)] == [3, 2, 3]
+
+
+@case(nodes=3)
+def a_node_that_does_not_hear_the_coordinator(lab):
+    one_way(lab, 2, 0)
+
+
+@case(nodes=3)
+def a_node_that_is_not_heard(lab):
+    one_way(lab, 0, 2)
+
+
 @case(nodes=3)
 def the_coordinators_node_is_cut_off(lab):
     """Nobody goes on, as enough are nowhere; when the network is back everybody does."""

@@ -73,3 +73,13 @@ def c22_an_uneven_end(lab):
     ends = [event["monotonic"] for dtrun in job.all for event in dtrun.events("worker_ended")]
     assert len(ends) == 4 and max(ends) - min(ends) > 2.5
     assert max(dtrun.ended_at for dtrun in job.all) - max(ends) < 0.5
+
+
+@case(nodes=2)
+def c22_the_store_is_there_until_the_last_rank_ends(lab):
+    """Its node is done long before; then the last rank of the other one asks it."""
+    script = '[ $RANK = 3 ] || exit 0; sleep 1.5; exec 3<>/dev/tcp/$MASTER_ADDR/$MASTER_PORT && echo the store is there'
+    job = Job(lab, 2, ["--nproc-per-node=2", "--no-python"], ["bash", "-c", script])
+    first, second = job.start(0, 1)
+    assert [dtrun.wait(10) for dtrun in (first, second)] == [0, 0]
+    assert second.out_lines == ["the store is there"] and not first.error and not second.error
