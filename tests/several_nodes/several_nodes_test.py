@@ -13,9 +13,9 @@ import fnmatch
 import importlib
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 
@@ -68,8 +68,6 @@ def run_inside(name):
         for job in lab.jobs:
             print("\n".join(job.describe()), file=sys.stderr)
         return 1
-    finally:
-        shutil.rmtree(lab.directory, ignore_errors=True)
 
 
 def play(name, folder, unshare):
@@ -77,8 +75,10 @@ def play(name, folder, unshare):
     start = time.monotonic()
     command = [*unshare, sys.executable, __file__, folder, "--inside", name]
     stays_open, ours = os.pipe()
+    directory = tempfile.TemporaryDirectory(prefix="dtrun-nodes-")  # ours: whatever becomes of the test
     try:
-        process = subprocess.Popen(command, stdin=stays_open, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        process = subprocess.Popen(command, stdin=stays_open, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                   env=os.environ | {"TMPDIR": directory.name})
         try:
             said, _ = process.communicate(timeout=LIMIT)
             code = process.returncode
@@ -89,6 +89,7 @@ def play(name, folder, unshare):
     finally:
         os.close(ours)
         os.close(stays_open)
+        directory.cleanup()
     return code, said, time.monotonic() - start
 
 
