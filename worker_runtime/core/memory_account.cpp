@@ -1,5 +1,9 @@
 #include "worker_runtime/core/memory_account.hpp"
 
+#include <fmt/format.h>
+
+#include <iterator>
+
 namespace dtrun::runtime {
 
 std::string_view name_of(MemoryTag tag) {
@@ -35,6 +39,13 @@ void MemoryAccount::remove(MemoryTag tag, std::size_t bytes) noexcept {
 void MemoryAccount::reset_peaks() noexcept {
   for (Entry& entry : entries_)
     entry.peak.store(entry.current.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  std::size_t unit = 0;
+  for (; bytes >= 1024 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
+  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
 }
 
 }  // namespace dtrun::runtime

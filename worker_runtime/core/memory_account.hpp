@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace dtrun::runtime {
@@ -30,5 +31,8 @@ class MemoryAccount {
   const Entry& at(MemoryTag tag) const noexcept { return entries_[static_cast<std::size_t>(tag)]; }
   std::array<Entry, kMemoryTags> entries_;
 };
+
+// 1536 -> "1.5 KiB".
+std::string bytes_text(double bytes);
 
 }  // namespace dtrun::runtime

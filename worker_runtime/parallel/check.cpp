@@ -84,6 +84,33 @@ std::string first_difference(const std::vector<Call>& zero, const std::vector<Ca
   return {};
 }
 
+// Follows the program: values from UNSHARD to RESHARD, gradients from BACKWARD to the WAIT of their sum.
+std::uint64_t whole_peak(const Program& program) {
+  std::int64_t now = 0, peak = 0;
+  std::vector<bool> gradients(program.shards.size(), false);
+  const auto numel = [&](int unit) { return program.shards[static_cast<std::size_t>(unit)].numel; };
+  for (const auto& action : program.step) {
+    if (action.kind == ActionKind::unshard) now += numel(action.unit);
+    if (action.kind == ActionKind::reshard) now -= numel(action.unit);
+    if (action.kind == ActionKind::backward) {
+      for (const int parameter : program.model.units[static_cast<std::size_t>(action.unit)].parameters) {
+        const int owner = program.model.first_use(parameter);
+        if (gradients[static_cast<std::size_t>(owner)]) continue;
+        gradients[static_cast<std::size_t>(owner)] = true;
+        now += numel(owner);
+      }
+    }
+    if (action.kind == ActionKind::wait && action.buffer >= 0 && action.buffer != program.metrics_buffer()) {
+      const int owner =
+          program.model.first_use(program.buffers[static_cast<std::size_t>(action.buffer)].slots.front().parameter);
+      gradients[static_cast<std::size_t>(owner)] = false;
+      now -= numel(owner);
+    }
+    peak = std::max(peak, now);
+  }
+  return static_cast<std::uint64_t>(peak) * kElementBytes;
+}
+
 }  // namespace
 
 Prediction predict(const Program& program) {
@@ -110,6 +137,7 @@ Prediction predict(const Program& program) {
     result.param_bytes = static_cast<std::uint64_t>(all) * kElementBytes;
     result.grad_bytes = result.param_bytes + metrics;
     if (program.config.micro_batches > 1) result.grad_bytes += static_cast<std::uint64_t>(largest) * kElementBytes;
+    result.whole_peak_bytes = whole_peak(program);
     return result;
   }
   result.param_bytes = static_cast<std::uint64_t>(program.model.numel()) * kElementBytes;

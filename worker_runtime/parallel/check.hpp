@@ -17,7 +17,8 @@ struct Prediction {
   std::map<std::string, std::uint64_t> setup_bytes;  // by axis, sent by this rank
   std::map<std::string, std::uint64_t> step_bytes;
   std::uint64_t param_bytes = 0;
-  std::uint64_t grad_bytes = 0;  // buckets, metrics, and scratch when there are several micro-batches
+  std::uint64_t grad_bytes = 0;        // buckets, metrics, and scratch when there are several micro-batches
+  std::uint64_t whole_peak_bytes = 0;  // of split parameters: whole values and whole gradients at the fullest moment
 };
 Prediction predict(const Program& program);
 

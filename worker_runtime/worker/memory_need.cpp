@@ -82,13 +82,6 @@ void require_memory(const MemoryNeed& need, int ranks, std::optional<double> ava
                   bytes_text(need.optimizer), bytes_text(need.activations), bytes_text(need.data)));
 }
 
-std::string bytes_text(double bytes) {
-  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  std::size_t unit = 0;
-  for (; bytes >= 1024 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1024;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : 1, kUnits[unit]);
-}
-
 std::string held_text(const MemoryAccount& account) {
   std::string text;
   for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {

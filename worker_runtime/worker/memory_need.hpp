@@ -28,7 +28,6 @@ std::optional<double> available_memory(const std::filesystem::path& root = "/");
 // Throws UsageError when `ranks` such ranks cannot fit into `available`.
 void require_memory(const MemoryNeed& need, int ranks, std::optional<double> available);
 
-std::string bytes_text(double bytes);
 // "param 1.0 GiB, grad 1.0 GiB", for the message of an allocation that failed.
 std::string held_text(const MemoryAccount& account);
 

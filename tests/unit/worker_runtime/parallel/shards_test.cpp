@@ -8,6 +8,7 @@
 #include "tests/catch.hpp"
 #include "tests/unit/worker_runtime/parallel/programs.hpp"
 #include "worker_runtime/parallel/check.hpp"
+#include "worker_runtime/parallel/plan_text.hpp"
 
 using namespace dtrun::runtime;
 using namespace dtrun::runtime::testing;
@@ -240,4 +241,16 @@ TEST_CASE("what is sent and held is predicted: a gather and a half of the parame
     const auto small = prediction.step_bytes.at("fsdp") - gathered * others / n - sums;
     CHECK(small < 200 * n);  // the metrics, and the exact norm
   }
+}
+
+TEST_CASE("a plan says what a rank holds, sends and does, and what is wrong") {
+  auto programs = compile_all(tiny_model(), split(3, 1));
+  const auto text = plan_text(programs, 2, 2);
+  CHECK_THAT(text, Catch::Contains("fsdp=3, parameters resharded after forward"));
+  CHECK_THAT(text, Catch::Contains("table                                   rows 68 to 99 of 100"));
+  CHECK_THAT(text, Catch::Contains("h.0.b                                   none of 4 rows"));
+  CHECK_THAT(text, Catch::Contains("  UNSHARD h.1\n") && Catch::Contains("the programs of 3 ranks fit together"));
+  programs[1].step.pop_back();
+  CHECK_THAT(plan_text(programs, 2, 2), Catch::Contains("WRONG\n  rank 1: the step ends without OPTIMIZE"));
+  CHECK(bytes_text(1536) == "1.5 KiB");
 }
