@@ -141,29 +141,43 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 
 std::vector<std::string> load_tensors(const SafetensorsReader& reader, const std::vector<NamedTensor>& wanted,
                                       std::string_view prefix) {
+  return load_tensors(std::span(&reader, 1), wanted, prefix);
+}
+
+std::vector<std::string> load_tensors(std::span<const SafetensorsReader> parts, const std::vector<NamedTensor>& wanted,
+                                      std::string_view prefix) {
+  DTRUN_ASSERT(!parts.empty());
+  struct Place {
+    const SafetensorsReader* part;
+    std::string name;
+  };
+  std::vector<Place> places;
   std::vector<std::string> missing;
   std::set<std::string, std::less<>> used;
   for (const NamedTensor& item : wanted) {
-    const std::string prefixed = std::string(prefix) + item.name;
-    const std::string& name = reader.contains(item.name) ? item.name : prefixed;
-    if (reader.contains(name)) {
+    const auto find = [&](const std::string& name) {
+      const auto part = std::ranges::find_if(parts, [&](const auto& reader) { return reader.contains(name); });
+      if (part == parts.end()) return false;
+      places.push_back({&*part, name});
       used.insert(name);
-    } else {
-      missing.push_back(item.name);
-    }
+      return true;
+    };
+    if (!find(item.name) && !find(std::string(prefix) + item.name)) missing.push_back(item.name);
   }
   if (!missing.empty()) {
     const std::size_t shown = std::min<std::size_t>(missing.size(), 5);
     throw Error("checkpoint",
-                fmt::format("\"{}\" lacks {} of {} tensors: {}{}", reader.path(), missing.size(), wanted.size(),
-                            fmt::join(std::span(missing).first(shown), ", "), shown < missing.size() ? ", ..." : ""));
+                fmt::format("\"{}\"{} lacks {} of {} tensors: {}{}", parts.front().path(),
+                            parts.size() > 1 ? fmt::format(" with {} more", parts.size() - 1) : "", missing.size(),
+                            wanted.size(), fmt::join(std::span(missing).first(shown), ", "),
+                            shown < missing.size() ? ", ..." : ""));
   }
-  for (const NamedTensor& item : wanted) {
-    reader.read(reader.contains(item.name) ? item.name : std::string(prefix) + item.name, item.tensor);
-  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) places[i].part->read(places[i].name, wanted[i].tensor);
   std::vector<std::string> ignored;
-  for (const auto& [name, entry] : reader.entries()) {
-    if (!used.contains(name)) ignored.push_back(name);
+  for (const auto& part : parts) {
+    for (const auto& [name, entry] : part.entries()) {
+      if (!used.contains(name)) ignored.push_back(name);
+    }
   }
   return ignored;
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,6 +66,9 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
 // missing. Tensors of the file that nobody wants (such as attention masks, a tied lm_head) are ignored and their names
 // returned.
 std::vector<std::string> load_tensors(const SafetensorsReader& reader, const std::vector<NamedTensor>& wanted,
+                                      std::string_view prefix = "transformer.");
+// The same from the parts of a model that is cut into several files; at least one.
+std::vector<std::string> load_tensors(std::span<const SafetensorsReader> parts, const std::vector<NamedTensor>& wanted,
                                       std::string_view prefix = "transformer.");
 
 }  // namespace dtrun::runtime

@@ -105,6 +105,7 @@ std::vector<std::string> normalized(int argc, const char* const* argv) {
 TrainConfig build_train_config(const Given& given, const std::string& config_file, TrainConfig config) {
   if (!config_file.empty()) apply_config_file(config, config_file);
   for (const auto& [key, values] : given) set_field(config, key, values, "--" + key);
+  config.resolve_model();
   config.validate();
   return config;
 }

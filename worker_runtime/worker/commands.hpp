@@ -3,11 +3,13 @@
 
 #include "worker_runtime/worker/command_line.hpp"
 #include "worker_runtime/worker/environment.hpp"
+#include "worker_runtime/worker/trainer.hpp"
 
 namespace dtrun::runtime {
 
 void run_hello(const WorkerEnvironment& environment);
 void run_bench(const WorkerEnvironment& environment, const BenchConfig& config);
-void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run);
+void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run,
+               const ModelFactory& own = {});
 
 }  // namespace dtrun::runtime

@@ -51,15 +51,15 @@ std::optional<double> limit_of_group(const fs::path& root) {
 
 }  // namespace
 
-MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples, int shards) {
+MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples, int shards,
+                        bool own_model) {
   const auto parameters = static_cast<double>(parameter_count) * kFloat / shards;
   const auto tokens = static_cast<double>(config.batch_size) * static_cast<double>(config.seq_len);
   MemoryNeed need;
   need.parameters = parameters;
   need.gradients = parameters * (config.micro_batches > 1 && shards == 1 ? 2 : 1);
   need.optimizer = parameters * 2;
-  // Of what a block keeps for backward: q, k and v, and the wide layer before and after its non-linearity.
-  need.activations = tokens * static_cast<double>(config.layers) * static_cast<double>(config.hidden) * 8 * kFloat;
+  need.activations = own_model ? 0 : tokens * activation_floats(config.model_choice(1)) * kFloat;
   need.data = tokens * static_cast<double>(config.micro_batches) * 2 * kFloat + static_cast<double>(samples) * 8;
   return need;
 }

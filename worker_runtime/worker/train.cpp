@@ -29,13 +29,12 @@ SessionOptions session_options(const TrainConfig& config) {
   return options;
 }
 
-void print_plan(const Trainer& trainer, const TrainConfig& config, int world_size) {
+void print_plan(const Trainer& trainer, const TrainConfig& config, int world_size, bool own_model) {
   const auto& data = trainer.dataset();
-  fmt::print(
-      "GPT-2: {} layers, hidden {}, {} heads, {} parameters; dp={}, {} sequences of {} tokens per rank and "
-      "micro-batch\n",
-      config.layers, config.hidden, config.heads, trainer.parameter_count(), world_size, config.batch_size,
-      config.seq_len);
+  fmt::print("{}, {} parameters; dp={}, {} sequences of {} tokens per rank and micro-batch\n",
+             own_model ? "own model" : text_of(config.model_choice(trainer.vocab_size())), trainer.parameter_count(),
+             world_size, config.batch_size, config.seq_len);
+  if (const auto weights = initial_weights(config); !weights.empty()) fmt::print("initial weights: {}\n", weights);
   fmt::print("data: {}, {} tokens, {} sequences, vocabulary {}\n",
              config.data.empty() ? "the embedded text" : fmt::format("{}", fmt::join(config.data, ", ")), data.tokens(),
              data.size(), trainer.vocab_size());
@@ -114,13 +113,13 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
   outputs.throw_first();
 }
 
-void train(Session& session, const TrainConfig& config, bool default_run) {
+void train(Session& session, const TrainConfig& config, bool default_run, const ModelFactory& own) {
   session.print_map();
-  Trainer trainer(session.group(), session.account(), config);
+  Trainer trainer(session.group(), session.account(), config, own);
   StepLog step_log(make_log_directory(session.environment(), config.log_dir));
   const auto save = default_run ? (step_log.path().parent_path() / "model.safetensors").string() : config.save;
   if (session.is_first()) {
-    print_plan(trainer, config, session.environment().world_size);
+    print_plan(trainer, config, session.environment().world_size, static_cast<bool>(own));
     fmt::print("step log: {} (one per rank)\n", step_log.path().string());
   }
   Progress progress(config.steps, config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
@@ -147,10 +146,12 @@ void train(Session& session, const TrainConfig& config, bool default_run) {
 
 }  // namespace
 
-void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run) {
-  check_inputs(config, environment.world_size, environment.local_world_size);
+void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run,
+               const ModelFactory& own) {
+  check_inputs(config, environment.world_size, environment.local_world_size, own);
   if (environment.rank == 0) check_outputs(config);  // the only one that writes them, perhaps on a host of its own
-  with_session(environment, session_options(config), [&](Session& session) { train(session, config, default_run); });
+  with_session(environment, session_options(config),
+               [&](Session& session) { train(session, config, default_run, own); });
 }
 
 }  // namespace dtrun::runtime

@@ -5,15 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <variant>
 
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/worker/json_file.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -30,10 +27,11 @@ struct Entry {
 
 // clang-format off
 const Entry kEntries[] = {
-    {"model", &TrainConfig::model, "model family: gpt2"},
+    {"model", &TrainConfig::model, "gpt2, llama, or a Hugging Face directory of one of them: its sizes, and its weights when it has them"},
     {"layers", &TrainConfig::layers, "transformer blocks"},
     {"hidden", &TrainConfig::hidden, "width of the residual stream"},
     {"heads", &TrainConfig::heads, "attention heads; must divide --hidden"},
+    {"kv-heads", &TrainConfig::kv_heads, "llama: heads of keys and values, which --heads share (default: as many)"},
     {"vocab-size", &TrainConfig::vocab_size, "vocabulary (default: 256, for text; .bin data needs it)"},
     {"seq-len", &TrainConfig::seq_len, "tokens per sequence"},
     {"init", &TrainConfig::init, "start from this safetensors file, or from DIR/model.safetensors"},
@@ -62,7 +60,7 @@ const Entry kEntries[] = {
 };
 // clang-format on
 
-const char* const kFutureKeys[] = {"kv-heads", "checkpoint-dir", "checkpoint-every", "keep", "resume", "schedule"};
+const char* const kFutureKeys[] = {"checkpoint-dir", "checkpoint-every", "keep", "resume", "schedule"};
 
 std::string normalized(std::string_view key) {
   std::string result(key);
@@ -189,32 +187,9 @@ ConfigField describe(const Entry& entry) {
         }
       },
       entry.member);
-  if (field.key == "vocab-size") field.default_value.clear();  // 0 stands for "by the data"
+  // 0 stands for "by the data" and "as many as heads".
+  if (field.key == "vocab-size" || field.key == "kv-heads") field.default_value.clear();
   return field;
-}
-
-// nlohmann's text without its number, name and place.
-std::string reason_of(const json::parse_error& error) {
-  std::string_view text = error.what();
-  for (const std::string_view end : {"parse error", ": "}) {
-    if (const auto at = text.find(end); at != std::string_view::npos) text.remove_prefix(at + end.size());
-  }
-  return std::string(text);
-}
-
-// A regular file; a FIFO would be read by one rank and make the others wait.
-std::string read_config(const std::string& path, std::string_view source) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) throw UsageError("train", fmt::format("{}: there is no such file", source));
-  if (!std::filesystem::is_regular_file(status)) {
-    throw UsageError("train", fmt::format("{}: is {}, expected a file", source,
-                                          std::filesystem::is_directory(status) ? "a directory" : "no regular file"));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (!file) throw UsageError("train", fmt::format("{}: the file cannot be read", source));
-  return text;
 }
 
 }  // namespace
@@ -237,32 +212,22 @@ void set_field(TrainConfig& config, std::string_view key, const std::vector<std:
   const auto& entry = find_entry(key, source);
   if (values.empty()) throw wrong(source, entry.key, in_quotes(""), "a value");
   set_text(config, entry, values, source);
+  config.given.insert(entry.key);
 }
 
 void apply_json(TrainConfig& config, const json& object, std::string_view source) {
   if (!object.is_object())
     throw UsageError("train", fmt::format("{}: expected a JSON object of keys and values", source));
-  for (const auto& [key, value] : object.items()) set_json(config, find_entry(key, source), value, source);
-}
-
-std::string place_in(std::string_view text, std::size_t offset) {
-  const auto before = text.substr(0, offset == 0 ? 0 : std::min(offset - 1, text.size()));
-  const auto last = before.rfind('\n');
-  const auto column = last == std::string_view::npos ? before.size() : before.size() - last - 1;
-  return fmt::format("line {}, column {}", std::ranges::count(before, '\n') + 1, column + 1);
+  for (const auto& [key, value] : object.items()) {
+    const auto& entry = find_entry(key, source);
+    set_json(config, entry, value, source);
+    config.given.insert(entry.key);
+  }
 }
 
 void apply_config_file(TrainConfig& config, const std::string& path) {
   const auto source = fmt::format("--config {}", path);
-  const auto text = read_config(path, source);
-  json object;
-  try {
-    object = json::parse(text);
-  } catch (const json::parse_error& error) {
-    throw UsageError("train",
-                     fmt::format("{}: {}: not JSON: {}", source, place_in(text, error.byte), reason_of(error)));
-  }
-  apply_json(config, object, source);
+  apply_json(config, read_json_file(path, source), source);
 }
 
 json to_json(const TrainConfig& config) {

@@ -3,22 +3,28 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "worker_runtime/worker/model_choice.hpp"
 
 namespace dtrun::runtime {
 
 struct TrainConfig {
   // model
-  std::string model = "gpt2";
+  std::string model = "gpt2";  // or llama, or a Hugging Face directory
   std::int64_t layers = 4;
   std::int64_t hidden = 128;
   std::int64_t heads = 4;
+  std::int64_t kv_heads = 0;    // 0: as many as heads
   std::int64_t vocab_size = 0;  // 0: 256 for text; .bin files need it
   std::int64_t seq_len = 128;
-  std::string init;  // safetensors file, or a directory that holds model.safetensors
+  std::string init;  // safetensors file, or a directory that holds model.safetensors or its parts
   // data
   std::vector<std::string> data;  // empty: the embedded text
   std::int64_t batch_size = 4;
@@ -46,9 +52,21 @@ struct TrainConfig {
   std::string log_dir;
   std::int64_t log_every = 0;  // steps between progress lines; 0: about twenty in all
 
+  // Not for users: what a directory given as `model` says, and the keys that were set.
+  std::optional<ModelChoice> of_directory;
+  std::set<std::string, std::less<>> given;
+
   std::int64_t bucket_bytes() const;
+  // Reads `model` when it is a directory: sizes are its own from then on, and a size that was set must agree. Throws
+  // UsageError.
+  void resolve_model();
+  // The model with these sizes.
+  ModelChoice model_choice(std::int64_t vocabulary) const;
   // Throws UsageError naming the field, for values out of range and for what this version cannot do yet.
   void validate() const;
+
+ private:
+  void validate_model() const;
 };
 
 // What the user may set: key (with dashes), help, and where it goes.
@@ -70,9 +88,6 @@ void apply_json(TrainConfig& config, const nlohmann::json& object, std::string_v
 // Reads and applies a JSON file.
 void apply_config_file(TrainConfig& config, const std::string& path);
 nlohmann::json to_json(const TrainConfig& config);
-
-// "line 3, column 7" of the byte number `offset`, counted from 1.
-std::string place_in(std::string_view text, std::size_t offset);
 
 // Keys of later versions: known, refused with "not yet".
 bool is_future_key(std::string_view key);

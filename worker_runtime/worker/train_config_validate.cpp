@@ -38,17 +38,38 @@ std::int64_t TrainConfig::bucket_bytes() const {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::llround(bucket_mb * (1 << 20))));
 }
 
+void TrainConfig::validate_model() const {
+  if (of_directory) {  // was checked when it was read
+    if (const auto* gpt2 = std::get_if<GPT2Config>(&*of_directory))
+      expect_range("seq-len", seq_len, 1, gpt2->n_positions);
+    return;
+  }
+  const auto text = [](std::int64_t value) { return fmt::format("{}", value); };
+  const bool llama = model == "llama";
+  expect(llama || model == "gpt2", "model", model,
+         "gpt2, llama or a directory with a config.json" + suggestion(model, {"gpt2", "llama"}));
+  expect_range("layers", layers, 1, GPT2Config::kMostLayers);
+  expect_range("hidden", hidden, 1, GPT2Config::kMostWidth);
+  expect_range("heads", heads, 1, hidden);
+  expect(hidden % heads == 0, "heads", text(heads), fmt::format("a divisor of --hidden {}", hidden));
+  if (llama) {
+    expect(hidden / heads % 2 == 0, "heads", text(heads),
+           fmt::format("heads of an even width, as rotary positions turn pairs; --hidden is {}", hidden));
+    expect_range("kv-heads", kv_heads, 0, heads);
+    expect(kv_heads == 0 || heads % kv_heads == 0, "kv-heads", text(kv_heads),
+           fmt::format("a divisor of --heads {}", heads));
+  } else {
+    expect(kv_heads == 0 || kv_heads == heads, "kv-heads", text(kv_heads), "it with --model llama only");
+  }
+}
+
 void TrainConfig::validate() const {
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
-  expect_word("model", model, {"gpt2"}, {"llama"});
+  validate_model();
   expect_word("dtype", dtype, {"f32"}, {"bf16"});
   expect_word("device", device, {"auto", "cpu"}, {"cuda", "fake-cuda"});
   expect_word("backend", backend, {"auto", "shm", "gloo"}, {"nccl"});
   expect_word("reshard-after-forward", reshard_after_forward, {"true", "false"}, {});
-  expect_range("layers", layers, 1, GPT2Config::kMostLayers);
-  expect_range("hidden", hidden, 1, GPT2Config::kMostWidth);
-  expect_range("heads", heads, 1, hidden);
-  expect(hidden % heads == 0, "heads", fmt::format("{}", heads), fmt::format("a divisor of --hidden {}", hidden));
   expect_range("vocab-size", vocab_size, 0, GPT2Config::kMostVocabulary);
   expect_range("seq-len", seq_len, 1, GPT2Config::kMostPositions);
   expect_range("batch-size", batch_size, 1, 1 << 20);

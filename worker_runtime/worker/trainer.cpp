@@ -12,7 +12,6 @@
 #include "rendezvous/base/output_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/data/embedded_text.hpp"
-#include "worker_runtime/nn/gpt2.hpp"
 #include "worker_runtime/worker/command_line.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
 
@@ -31,19 +30,8 @@ std::int64_t choose_vocab_size(const TrainConfig& config, const TokenDataset& da
   throw UsageError("train", ".bin data needs --vocab-size");
 }
 
-Model make_model(const TrainConfig& config, std::int64_t vocab_size) {
-  GPT2Config gpt;
-  gpt.vocab_size = vocab_size;
-  gpt.n_positions = config.seq_len;
-  gpt.n_embd = config.hidden;
-  gpt.n_layer = config.layers;
-  gpt.n_head = config.heads;
-  return make_gpt2(gpt);
-}
-
-std::string init_file(const TrainConfig& config) {
-  const std::filesystem::path path = config.init;
-  return (std::filesystem::is_directory(path) ? path / "model.safetensors" : path).string();
+Model make_model(const TrainConfig& config, std::int64_t vocab_size, const ModelFactory& own) {
+  return own ? own(config, vocab_size) : make_model(config.model_choice(vocab_size));
 }
 
 ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
@@ -70,13 +58,27 @@ Program checked_program(const Model& model, const ParallelConfig& config, int ra
 
 }  // namespace
 
-void check_inputs(const TrainConfig& config, int world_size, int local_world_size) {
+std::string initial_weights(const TrainConfig& config) {
+  if (!config.init.empty()) return config.init;
+  return config.of_directory && !weight_files(config.model).empty() ? config.model : std::string();
+}
+
+void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own) {
   const auto axes = parse_parallel(config.parallel, world_size);
   const auto dataset = open_dataset(config);
-  const auto parameters = make_model(config, choose_vocab_size(config, dataset)).parameter_count();
-  require_memory(least_memory(config, parameters, dataset.size(), axes.fsdp), local_world_size, available_memory());
-  if (!config.init.empty() && !std::filesystem::exists(init_file(config))) {
-    throw UsageError("train", fmt::format("--init is \"{}\", there is no file {}", config.init, init_file(config)));
+  const auto parameters = make_model(config, choose_vocab_size(config, dataset), own).parameter_count();
+  require_memory(least_memory(config, parameters, dataset.size(), axes.fsdp, static_cast<bool>(own)), local_world_size,
+                 available_memory());
+  const auto weights = initial_weights(config);
+  if (weights.empty()) return;
+  const std::string_view key = config.init.empty() ? "model" : "init";
+  const auto files = weight_files(weights);
+  if (files.empty()) {
+    throw UsageError("train", fmt::format("--{} is \"{}\", there is no model.safetensors", key, weights));
+  }
+  for (const auto& file : files) {
+    if (!std::filesystem::exists(file))
+      throw UsageError("train", fmt::format("--{} is \"{}\", there is no file {}", key, weights, file));
   }
 }
 
@@ -101,13 +103,13 @@ void check_outputs(const TrainConfig& config) {
   }
 }
 
-Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config)
+Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own)
     : group_(group),
       account_(account),
       config_(config),
       dataset_(open_dataset(config)),
       vocab_size_(choose_vocab_size(config, dataset_)),
-      model_(make_model(config, vocab_size_)),
+      model_(make_model(config, vocab_size_, own)),
       batches_(dataset_, {config.batch_size, group.size(), config.micro_batches, vocab_size_,
                           static_cast<std::uint64_t>(config.seed), true}),
       batch_arena_(MemoryTag::work, account),
@@ -153,9 +155,11 @@ void Trainer::require_same_data() {
 
 void Trainer::load_initial_values() {
   executor_->fill_initial(static_cast<std::uint64_t>(config_.seed));
-  if (!config_.init.empty()) {  // on every rank, so that a bad file is everyone's error
-    const SafetensorsReader reader(init_file(config_));
-    executor_->with_whole_parameters([&] { load_tensors(reader, parameters()); }, true);
+  if (const auto weights = initial_weights(config_);
+      !weights.empty()) {  // on every rank: a bad file is everyone's error
+    std::vector<SafetensorsReader> readers;
+    for (const auto& file : weight_files(weights)) readers.emplace_back(file);
+    executor_->with_whole_parameters([&] { load_tensors(readers, parameters()); }, true);
   }
   executor_->run_setup();
 }

@@ -30,9 +30,14 @@ struct TrainOutcome {
   bool stopped = false;  // before the last step, on a signal or at the time limit
 };
 
+// Makes the model of a run that trains one of its own instead of a bundled one.
+using ModelFactory = std::function<Model(const TrainConfig& config, std::int64_t vocab_size)>;
+
 // What needs no peers: data files, vocabulary, layout, --init, and that the ranks of this host have memory for it.
 // Throws UsageError, before anyone waits for this rank.
-void check_inputs(const TrainConfig& config, int world_size, int local_world_size);
+void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own = {});
+// Where the initial weights come from: --init, or the directory given as --model when it has some. Empty: the seed.
+std::string initial_weights(const TrainConfig& config);
 // That --save and --report can be written, before training for them. Throws UsageError.
 void check_outputs(const TrainConfig& config);
 
@@ -42,7 +47,7 @@ void check_outputs(const TrainConfig& config);
 // is lost.
 class Trainer {
  public:
-  Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config);
+  Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own = {});
 
   // `want_stop` is asked once per step: when any rank says yes, all ranks stop after that same step. `on_step` sees
   // every finished step. Throws Error (the same on every rank) when loss or gradient norm are no finite numbers any

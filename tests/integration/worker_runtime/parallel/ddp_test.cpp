@@ -14,8 +14,10 @@ using dtrun::test::expect;
 
 namespace {
 
-TrainConfig small_run() {
+TrainConfig small_run(const std::string& model = "gpt2") {
   TrainConfig config;
+  config.model = model;
+  if (model == "llama") config.kv_heads = 1;
   config.layers = 2;
   config.hidden = 32;
   config.heads = 2;
@@ -32,8 +34,9 @@ struct Result {
 };
 
 // The same run on `world` ranks; every rank must end with the same parameters.
-Result train(int world, std::int64_t micro_batches, double bucket_mb, bool comm_thread = false) {
-  auto config = small_run();
+Result train(const std::string& model, int world, std::int64_t micro_batches, double bucket_mb,
+             bool comm_thread = false) {
+  auto config = small_run(model);
   config.micro_batches = micro_batches;
   config.bucket_mb = bucket_mb;
   std::vector<Result> results(static_cast<std::size_t>(world));
@@ -56,22 +59,24 @@ constexpr double kOneKiB = 1.0 / 1024, kDefault = 25, kUnlimited = 0;
 }  // namespace
 
 TEST_CASE("n ranks train to the bits of one rank that accumulates n micro-batches, for every bucket cap") {
+  const std::string model = GENERATE("gpt2", "llama");
   for (const int n : {2, 4}) {
-    const auto alone = train(1, n, kDefault);
+    const auto alone = train(model, 1, n, kDefault);
     for (const double cap : {kOneKiB, kDefault, kUnlimited}) {
-      CAPTURE(n, cap);
-      const auto ranks = train(n, 1, cap);
+      CAPTURE(model, n, cap);
+      const auto ranks = train(model, n, 1, cap);
       CHECK(ranks.hash == alone.hash);
       CHECK(ranks.outcome.loss_first == alone.outcome.loss_first);
       CHECK(ranks.outcome.loss_last == alone.outcome.loss_last);
     }
   }
-  CHECK(train(1, 2, kOneKiB).hash == train(1, 2, kUnlimited).hash);
-  CHECK(train(1, 2, kDefault).hash != train(1, 4, kDefault).hash);
+  CHECK(train(model, 1, 2, kOneKiB).hash == train(model, 1, 2, kUnlimited).hash);
+  CHECK(train(model, 1, 2, kDefault).hash != train(model, 1, 4, kDefault).hash);
 }
 
 TEST_CASE("collectives beside the computation give the same bits") {
-  CHECK(train(2, 2, kOneKiB, true).hash == train(2, 2, kOneKiB, false).hash);
+  const std::string model = GENERATE("gpt2", "llama");
+  CHECK(train(model, 2, 2, kOneKiB, true).hash == train(model, 2, 2, kOneKiB, false).hash);
 }
 
 TEST_CASE("when one rank wants to stop, all ranks stop after the same step") {

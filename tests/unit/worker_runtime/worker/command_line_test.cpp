@@ -114,7 +114,6 @@ TEST_CASE("unknown keys and flags are refused with the nearest known one") {
 TEST_CASE("what later versions will do is refused as not yet") {
   for (const auto& words : std::vector<std::vector<const char*>>{{"plan"},
                                                                  {"convert"},
-                                                                 {"train", "--model", "llama"},
                                                                  {"train", "--dtype", "bf16"},
                                                                  {"train", "--device", "cuda"},
                                                                  {"train", "--backend", "nccl"},
@@ -123,8 +122,8 @@ TEST_CASE("what later versions will do is refused as not yet") {
     CAPTURE(words.back());
     CHECK_THROWS_WITH(parse(words), Contains("not supported yet"));
   }
-  const ConfigFile file(R"({"kv_heads": 2})");
-  CHECK_THROWS_WITH(parse({"train", "--config", file.path()}), Contains("\"kv-heads\" is not supported yet"));
+  const ConfigFile file(R"({"checkpoint_every": 2})");
+  CHECK_THROWS_WITH(parse({"train", "--config", file.path()}), Contains("\"checkpoint-every\" is not supported yet"));
 }
 
 TEST_CASE("bad values name the flag, the value and what was expected") {
@@ -197,6 +196,26 @@ TEST_CASE("limits of the model are those of the command line") {
   CHECK_THROWS_WITH(parse({"train", "--layers", "4097"}), Contains("--layers is \"4097\", expected 1 to 4096"));
   CHECK_THROWS_WITH(parse({"train", "--vocab-size", "16777217"}), Contains("expected 0 to 16777216"));
   CHECK(parse({"train", "--layers", "4096"}).train.layers == 4096);
+}
+
+TEST_CASE("the model's family and its heads") {
+  CHECK(parse({"train", "--model", "llama", "--kv-heads", "2"}).train.kv_heads == 2);
+  CHECK(parse({"train", "--heads", "2", "--kv-heads", "2"}).train.kv_heads == 2);
+  const auto choice = parse({"train", "--model=llama", "--kv_heads=1", "--layers=3"}).train.model_choice(300);
+  const auto& llama = std::get<LlamaConfig>(choice);
+  CHECK(llama.num_hidden_layers == 3);
+  CHECK(llama.kv_heads() == 1);
+  CHECK(llama.vocab_size == 300);
+  CHECK(std::get<GPT2Config>(parse({"train", "--seq-len=7"}).train.model_choice(9)).n_positions == 7);
+  CHECK_THROWS_WITH(parse({"train", "--model", "lama"}),
+                    Contains("--model is \"lama\", expected gpt2, llama or a directory with a config.json") &&
+                        Contains("did you mean \"llama\""));
+  CHECK_THROWS_WITH(parse({"train", "--kv-heads", "2"}), Contains("--kv-heads is \"2\"") && Contains("llama only"));
+  CHECK_THROWS_WITH(parse({"train", "--model", "llama", "--kv-heads", "3"}),
+                    Contains("--kv-heads is \"3\", expected a divisor of --heads 4"));
+  CHECK_THROWS_WITH(parse({"train", "--model", "llama", "--kv-heads", "8"}), Contains("expected 0 to 4"));
+  CHECK_THROWS_WITH(parse({"train", "--model", "llama", "--hidden", "12", "--heads", "4"}), Contains("even width"));
+  CHECK_THROWS_AS(parse({"train", "--model", "llama", "--heads", "3"}), dtrun::UsageError);
 }
 
 TEST_CASE("options of train before or without it are sent to it") {
