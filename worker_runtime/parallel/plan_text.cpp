@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "worker_runtime/core/memory_account.hpp"
+
 namespace dtrun::runtime {
 namespace {
 

@@ -7,6 +7,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/unit/worker_runtime/parallel/programs.hpp"
+#include "worker_runtime/core/memory_account.hpp"
 #include "worker_runtime/parallel/check.hpp"
 #include "worker_runtime/parallel/plan_text.hpp"
 
