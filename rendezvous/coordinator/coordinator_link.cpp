@@ -50,7 +50,7 @@ CoordinatorLink::~CoordinatorLink() { finish(); }
 void CoordinatorLink::connect(Deadline deadline, bool give_up_when_refused) {
   finish();
   // Somebody who closes every connection does not get the whole time again for each.
-  give_up_when_refused_ = give_up_when_refused && !mute_;
+  give_up_when_refused_ = give_up_when_refused && (!mute_ || ever_heard_);
   if (mute_) return missed(std::string(problem_));
   deadline_ = deadline;
   pause_ = kFirstPause;
@@ -151,20 +151,23 @@ void CoordinatorLink::ended(const std::string& why) {
 void CoordinatorLink::find_out(Nonsense kind, const std::string& why) {
   const bool member_thinks_it_is_connected = !token_;
   finish();
+  const auto ask_again = [this, member_thinks_it_is_connected](const std::string& what) {
+    if (!member_thinks_it_is_connected) return missed(what);
+    mute_ = true;
+    problem_ = what;
+    callbacks_.lost(what);
+  };
+  // Its machine may be suspended.
+  if (kind == Nonsense::silent && ever_heard_) return ask_again("it does not answer");
   probe_c10d_store(io_, remote_, kProbe,
-                   [this, kind, why, member_thinks_it_is_connected, alive = std::weak_ptr(alive_),
-                    attempt = attempt_](bool is_store) {
+                   [this, kind, why, ask_again, alive = std::weak_ptr(alive_), attempt = attempt_](bool is_store) {
                      if (alive.expired() || attempt != attempt_) return;
                      if (is_store) return fail_for_good(" is a c10d store, not a dtrun coordinator");
                      if (kind == Nonsense::silent)
                        return fail_for_good(" does not answer: it is no dtrun coordinator, or one that hangs");
                      if (kind == Nonsense::garbage)
                        return fail_for_good(fmt::format(" is no dtrun coordinator: it sent {}", why));
-                     const std::string what = "it closes connections without an answer";
-                     if (!member_thinks_it_is_connected) return missed(what);
-                     mute_ = true;
-                     problem_ = what;
-                     callbacks_.lost(what);
+                     ask_again("it closes connections without an answer");
                    });
 }
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE))
 import lab as laboratory  # noqa: E402
 
 GROUPS = sorted(path.stem for path in (HERE / "cases").glob("*.py"))
-LIMIT = 90 if "DTRUN_FULL_SIZE" in os.environ else 60  # seconds for one test
+LIMIT = 200 if "DTRUN_FULL_SIZE" in os.environ else 60  # seconds for one test
 SKIPPED = 77
 
 

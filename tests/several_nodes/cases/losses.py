@@ -117,3 +117,37 @@ def a_frozen_agent(lab):
     stale = max(life.last for life in lives(beats) if life.node == 2 and life.round == min(lives(beats), key=lambda life: life.first).round) - moment
     note(f"frozen: the others go on after {after:.2f} s; awake: its workers end after {stale * 1000:.0f} ms")
     assert stale < 0.3
+
+
+@case(nodes=3)
+def a_frozen_host(lab):
+    """As a machine that is suspended: the kernel takes connections, nobody answers. All go on when it wakes up."""
+    job = Job(lab, 3, ["--grace-period=0.3"], conf="keep_alive_interval=1,keep_alive_max_attempt=2")
+    host, *others = job.start(0, 1, 2)
+    start_workers(job.all, 1)
+    agent = host.agent
+    os.kill(agent, signal.SIGSTOP)
+    moment = time.monotonic()
+    until(lambda: all(len(dtrun.processes()) == 2 for dtrun in others), 3, "no worker of the others")
+    note(f"fenced after {time.monotonic() - moment:.2f} s")
+    time.sleep(3.5)  # longer than one answer is waited for
+    assert all(dtrun.running for dtrun in job.all), [dtrun.error_lines for dtrun in others]
+    os.kill(agent, signal.SIGCONT)
+    moment = time.monotonic()
+    start_workers(job.all, 1, round_number=1)
+    note(f"awake: the next round after {time.monotonic() - moment:.2f} s: {[dtrun.error_lines for dtrun in job.all]}")
+    host.kill_agent()
+    assert [dtrun.wait(3) for dtrun in others] == [75, 75]
+
+
+@case(nodes=2)
+def a_frozen_host_that_dies(lab):
+    job = Job(lab, 2, ["--grace-period=0.3"], conf="keep_alive_interval=1,keep_alive_max_attempt=2", token=False)
+    host, other = job.start(0, 1)
+    start_workers(job.all, 1)
+    os.kill(host.agent, signal.SIGSTOP)
+    until(lambda: len(other.processes()) == 2, 3, "no worker of the other")
+    time.sleep(3.3)
+    host.kill_agent()
+    assert other.wait(5) == 75, "not the whole join_timeout"
+    note(f"{other.error_lines}")

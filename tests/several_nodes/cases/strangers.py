@@ -52,7 +52,8 @@ def e1_strangers_at_the_port(lab):
     noise(lab, 2, "nothing", 500)
     grown = resident(agent) - before
     note(f"{2500 * len(kinds)} attempts, memory of the agent +{grown} KiB: {host.error_lines}")
-    assert grown < 1024
+    if not any(name.endswith("SAN_OPTIONS") for name in os.environ):  # a sanitizer keeps what is freed
+        assert grown < 1024
     assert all(line.startswith(f"dtrun: refused {address_of(2)}: ") for line in host.error_lines) and 1 <= len(host.error_lines) <= len(kinds)
     assert not member.error and not member.events("stop") and not host.events("stop")
     assert len(host.events("assignment")) == 1
