@@ -84,7 +84,7 @@ bool is_train_option(const std::string& key) {
     throw UsageError("worker", "unknown option \"" + word + "\"" + suggestion("--" + key, known));
   }
   for (const auto* sub : app.get_subcommands({})) known.push_back(sub->get_name());
-  if (word == "plan" || word == "convert") throw UsageError("worker", word + " is not supported yet");
+  if (word == "convert") throw UsageError("worker", word + " is not supported yet");
   throw UsageError("worker", "unexpected \"" + word + "\"" + suggestion(word, known));
 }
 
@@ -139,7 +139,13 @@ Command parse_command_line(int argc, const char* const* argv) {
   auto* hello = app.add_subcommand("hello", "print the map of ranks, meet at a barrier, end");
   auto* bench = app.add_subcommand("bench", "measure collectives");
   add_bench_options(*bench, command.bench);
-  for (auto* sub : {train, hello, bench}) sub->allow_extras();
+  auto* plan = app.add_subcommand("plan", "print and check what train would do, for any number of ranks");
+  add_train_options(*plan, given, config_file);
+  plan->add_option("--world-size", command.plan.world_size, "ranks")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 65536));
+  plan->add_option("--rank", command.plan.rank, "whose program is shown")->capture_default_str();
+  for (auto* sub : {train, hello, bench, plan}) sub->allow_extras();
   try {
     app.parse(normalized(argc, argv));
   } catch (const CLI::CallForHelp&) {
@@ -159,6 +165,7 @@ Command parse_command_line(int argc, const char* const* argv) {
   }
   if (hello->parsed()) command.kind = Command::Kind::hello;
   if (bench->parsed()) command.kind = Command::Kind::bench;
+  if (plan->parsed()) command.kind = Command::Kind::plan;
   command.default_run = !train->parsed() && command.kind == Command::Kind::train;
   command.train = build_train_config(given, config_file, command.default_run ? default_run() : TrainConfig{});
   return command;

@@ -17,13 +17,19 @@ struct BenchConfig {
   double timeout = 60;
 };
 
+struct PlanConfig {
+  int world_size = 1;
+  int rank = 0;  // whose program is shown
+};
+
 struct Command {
-  enum class Kind { train, hello, bench, print };
+  enum class Kind { train, hello, bench, plan, print };
   Kind kind = Kind::train;
   bool standalone = false;   // one process without a launcher
   bool default_run = false;  // the program was given no subcommand
   TrainConfig train;
   BenchConfig bench;
+  PlanConfig plan;
   std::string text;  // of Kind::print: help or version
 };
 

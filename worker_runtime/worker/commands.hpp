@@ -9,6 +9,8 @@ namespace dtrun::runtime {
 
 void run_hello(const WorkerEnvironment& environment);
 void run_bench(const WorkerEnvironment& environment, const BenchConfig& config);
+// Prints; throws Error when the programs do not fit together.
+void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFactory& own = {});
 void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run,
                const ModelFactory& own = {});
 

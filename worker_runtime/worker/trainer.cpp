@@ -14,6 +14,7 @@
 #include "worker_runtime/data/embedded_text.hpp"
 #include "worker_runtime/worker/command_line.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
+#include "worker_runtime/worker/parallel_choice.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -34,24 +35,8 @@ Model make_model(const TrainConfig& config, std::int64_t vocab_size, const Model
   return own ? own(config, vocab_size) : make_model(config.model_choice(vocab_size));
 }
 
-ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
-  ParallelConfig result;
-  const auto axes = parse_parallel(config.parallel, world_size);
-  result.world_size = world_size;
-  result.shard_parameters = axes.fsdp > 1;
-  result.reshard_after_forward = config.reshard_after_forward == "true";
-  result.micro_batches = static_cast<int>(config.micro_batches);
-  result.bucket_bytes = config.bucket_bytes();
-  // Unlimited means one bucket; the first one is small only when there is a second.
-  result.first_bucket_bytes =
-      config.bucket_mb == 0 ? result.bucket_bytes : std::min(result.bucket_bytes, std::int64_t{1} << 20);
-  return result;
-}
-
 Program checked_program(const Model& model, const ParallelConfig& config, int rank) {
-  const auto description = describe(model);
-  std::vector<Program> programs;
-  for (int r = 0; r < config.world_size; ++r) programs.push_back(compile(description, config, r));
+  auto programs = compile_all(model, config);
   require_valid(programs);
   return std::move(programs[static_cast<std::size_t>(rank)]);
 }

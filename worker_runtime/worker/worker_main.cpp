@@ -26,6 +26,8 @@ void run(int argc, char** argv, const ModelFactory& own_model) {
     return;
   }
   log::setup({log::level_from_environment(log::Level::warning), WorkerEnvironment::rank_text()});
+  if (command.kind == Command::Kind::plan)
+    return run_plan(command.train, command.plan, own_model);  // needs no launcher
   const auto environment = WorkerEnvironment::read(command.standalone);
   switch (command.kind) {
     case Command::Kind::hello:
@@ -34,6 +36,7 @@ void run(int argc, char** argv, const ModelFactory& own_model) {
       return run_bench(environment, command.bench);
     case Command::Kind::train:
       return run_train(environment, command.train, command.default_run, own_model);
+    case Command::Kind::plan:
     case Command::Kind::print:
       break;
   }

@@ -111,9 +111,17 @@ TEST_CASE("unknown keys and flags are refused with the nearest known one") {
   CHECK_THROWS_AS(parse({"train", "--zzzzzzzz", "1"}), dtrun::UsageError);
 }
 
+TEST_CASE("a plan takes the options of train, a world and a rank") {
+  const auto command = parse({"plan", "--world-size", "512", "--rank=3", "--parallel", "fsdp=512", "--layers", "2"});
+  CHECK(command.kind == Command::Kind::plan);
+  CHECK(command.plan.world_size == 512);
+  CHECK(command.plan.rank == 3);
+  CHECK(command.train.parallel == "fsdp=512");
+  CHECK_THROWS_WITH(parse({"plan", "--world-size", "0"}), Contains("--world-size"));
+}
+
 TEST_CASE("what later versions will do is refused as not yet") {
-  for (const auto& words : std::vector<std::vector<const char*>>{{"plan"},
-                                                                 {"convert"},
+  for (const auto& words : std::vector<std::vector<const char*>>{{"convert"},
                                                                  {"train", "--dtype", "bf16"},
                                                                  {"train", "--device", "cuda"},
                                                                  {"train", "--backend", "nccl"},
