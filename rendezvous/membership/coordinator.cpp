@@ -57,8 +57,10 @@ void Coordinator::said(std::uint64_t id, const ToCoordinator& message) {
   if (!agent.known && !agent.rival && !std::holds_alternative<Hello>(message))
     return drop(id, "did not say hello first", false);
   agent.challenged.reset();
+  agent.asked = false;
   std::visit([&](const auto& content) { hear(id, agent, content); }, message);
   settle_rivals(id);
+  judge_when_confirmed();
 }
 
 // Empty when the agent is welcome.
@@ -143,7 +145,7 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Ready& ready) {
 }
 
 void Coordinator::hear(std::uint64_t id, Agent& agent, const Report& report) {
-  if (phase_ != RoundPhase::running || report.epoch != epoch_ || !is_member(id)) return;
+  if (phase_ != RoundPhase::running || report.epoch != epoch_ || !is_member(id) || failure_) return;
   if (report.success) {
     agent.succeeded = true;
     const bool all =
@@ -151,6 +153,24 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Report& report) {
     if (all) finish({});
     return;
   }
+  // Workers fail when those of a node that dies are gone, and may be heard of before its end: by another way, from a
+  // machine that is quicker. What it is shows when every other node has been heard of.
+  failure_ = report;
+  failed_at_ = now_;
+  for (const auto other : members_) {
+    if (other == id) continue;
+    agents_.at(other).asked = true;
+    send(other, Ping{});
+  }
+}
+
+void Coordinator::judge_when_confirmed() {
+  if (!failure_ || phase_ != RoundPhase::running) return;
+  const bool all = std::none_of(members_.begin(), members_.end(), [&](auto id) { return agents_.at(id).asked; });
+  if (all || failed_at_ + rules_.confirm <= now_) judge(*std::exchange(failure_, std::nullopt));
+}
+
+void Coordinator::judge(const Report& report) {
   const auto no_restart = budget_.judge(report.step, report.out_of_memory);
   if (!report.retry || no_restart != NoRestart::none) {
     auto verdict = report.verdict;
@@ -257,6 +277,7 @@ void Coordinator::look_at_clocks() {
     }
   }
   for (const auto& [id, why] : silent) drop(id, why, true);
+  judge_when_confirmed();
   if (phase_ == RoundPhase::gathering) {
     form_when_possible();
     if (phase_ == RoundPhase::gathering && status_at_ <= now_) tell_who_is_missing();
@@ -289,6 +310,8 @@ Coordinator::Time Coordinator::next_deadline() const {
       due(phase_since_ + rules_.farewell);
       break;
     case RoundPhase::running:
+      if (failure_) due(failed_at_ + rules_.confirm);
+      break;
     case RoundPhase::over:
       break;
   }

@@ -84,6 +84,7 @@ class Coordinator {
     bool leaving = false;  // stops its workers and goes; no round counts on it
     bool ready = false, succeeded = false, stopped = false;
     std::int64_t step = -1;              // how far the workers of the round that ends came
+    bool asked = false;                  // for a sign of life, before a failure counts
     std::optional<Time> challenged;      // asked for a sign of life at this time
     std::optional<std::uint64_t> rival;  // the agent whose place it wants, which was challenged
   };
@@ -100,6 +101,8 @@ class Coordinator {
   void admit(std::uint64_t id, Agent& agent);
   void make_use_of(std::uint64_t id);
   void settle_rivals(std::uint64_t answered);
+  void judge_when_confirmed();
+  void judge(const Report& report);
   void look_at_clocks();
   void drop(std::uint64_t id, const std::string& why, bool again);
   void lose(std::uint64_t id, const std::string& why, bool surely_dead = true);
@@ -132,7 +135,9 @@ class Coordinator {
   Verdict verdict_;
   Agents agents_;                       // every connection
   std::vector<std::uint64_t> members_;  // of the round, in the order of their ranks; kept while the next one gathers
-  std::string store_host_;              // of the round, from its first member
+  std::optional<Report> failure_;       // of this round, not yet judged
+  Time failed_at_{};
+  std::string store_host_;  // of the round, from its first member
   std::uint16_t store_port_ = 0;
   Time now_;
   Time phase_since_;

@@ -63,7 +63,7 @@ void Coordinator::form() {
   place.world_size = world;
   for (const auto id : members_) {
     auto& agent = agents_.at(id);
-    agent.ready = agent.succeeded = agent.stopped = false;
+    agent.ready = agent.succeeded = agent.stopped = agent.asked = false;
     agent.step = -1;
     place.slots = agent.hello.slots;
     place.open_store = place.group_rank == 0;
@@ -88,6 +88,7 @@ void Coordinator::start_when_ready() {
 
 void Coordinator::stop_round(const std::string& why) {
   phase_ = RoundPhase::stopping;
+  failure_.reset();
   phase_since_ = now_;
   send_members(Stop{epoch_, why});
   next_round_when_stopped();
@@ -113,6 +114,7 @@ void Coordinator::next_round_when_stopped() {
 void Coordinator::finish(Verdict verdict) {
   verdict_ = std::move(verdict);
   phase_ = RoundPhase::ending;
+  failure_.reset();
   phase_since_ = now_;
   std::vector<std::uint64_t> strangers;
   for (const auto& [id, agent] : agents_) {

@@ -24,11 +24,13 @@ std::string Coordinator::fingerprint(Time now) const {
                           distance(phase_since_, now), distance(std::max(not_before_, now), now));
   if (phase_ == RoundPhase::gathering)
     text += fmt::format("{} {} ", enough_since_ ? distance(*enough_since_, now) : 1, distance(status_at_, now));
+  if (failure_) text += fmt::format("f{}{} ", distance(failed_at_, now), int{failure_->retry});
   for (const auto id : members_) text += fmt::format("m{} ", id);
   for (const auto& [id, agent] : agents_) {
-    text += fmt::format("a{} {} {}{}{}{}{} {} {} ", id, distance(agent.heard, now), int{agent.known},
-                        int{agent.leaving}, int{agent.ready}, int{agent.succeeded}, int{agent.stopped},
-                        agent.challenged ? distance(*agent.challenged, now) : 1, agent.rival.value_or(0));
+    text +=
+        fmt::format("a{} {} {}{}{}{}{}{} {} {} ", id, distance(agent.heard, now), int{agent.known}, int{agent.leaving},
+                    int{agent.ready}, int{agent.succeeded}, int{agent.stopped}, int{agent.asked},
+                    agent.challenged ? distance(*agent.challenged, now) : 1, agent.rival.value_or(0));
   }
   return text;
 }

@@ -15,6 +15,7 @@ JobRules rules(int min, int max, int restarts = 0) {
   rules.min_nodes = min;
   rules.max_nodes = max;
   rules.max_restarts = restarts;
+  rules.confirm = milliseconds(0);
   return rules;
 }
 
@@ -266,6 +267,35 @@ TEST_CASE("a node that joins a running job starts a round with it, unless it was
     table.hello(2);
     CHECK(table.told<Stop>(1).has_value() == restarts);
     CHECK(table.told<Waiting>(2).has_value() != restarts);
+  }
+}
+
+TEST_CASE("a failure counts when the other nodes have been heard of, and not when one of them is lost",
+          "[membership]") {
+  const Report failed{1, false, true, {9, "rank 0 failed", "node1", 0}};
+  for (const std::string what : {"alive", "silent", "lost", "leaves", "fails as well"}) {
+    auto settings = rules(3, 3);
+    settings.confirm = milliseconds(250);
+    Table table(settings);
+    for (const std::uint64_t id : {1, 2, 3}) table.hello(id);
+    table.ready({1, 2, 3});
+    table.said(1, failed);
+    table.said(2, Heartbeat{});
+    INFO(what);
+    CHECK((table.told<Ping>(2) && table.told<Ping>(3) && !table.told<Ping>(1)));
+    CHECK(table.coordinator.phase() == RoundPhase::running);
+    if (what == "alive") table.said(3, Heartbeat{});
+    if (what == "silent") {
+      CHECK(table.coordinator.next_deadline() == table.now + milliseconds(250));
+      table.pass(milliseconds(250));
+    }
+    if (what == "lost") table.gone(3);
+    if (what == "leaves") table.said(3, Leave{"killed"});
+    if (what == "fails as well") table.said(3, Report{1, false, true, {137, "rank 2 failed", "node3", 2}});
+    const bool node_went = what == "lost" || what == "leaves";
+    CHECK(table.coordinator.phase() == (node_went ? RoundPhase::stopping : RoundPhase::ending));
+    CHECK(table.told<Stop>(1).has_value() == node_went);
+    if (!node_went) CHECK(table.told<Finished>(2)->verdict.exit_code == 9);
   }
 }
 
