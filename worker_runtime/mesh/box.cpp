@@ -1,0 +1,134 @@
+#include "worker_runtime/mesh/box.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "rendezvous/base/error.hpp"
+
+namespace dtrun::runtime {
+
+namespace {
+
+using Dims = std::array<std::int64_t, Shape::kMaxRank>;
+
+Shape shape_of(const Dims& dims, int rank) {
+  return Shape(std::span<const std::int64_t>(dims.data(), static_cast<std::size_t>(rank)));
+}
+
+// Calls move(offset in the tensor, offset in dense memory, bytes) for every run of `box`.
+template <class Move>
+void for_each_run(const Tensor& tensor, const Box& box, Move move) {
+  if (box.numel() == 0) return;
+  const Shape& outer = tensor.shape();
+  // Trailing dimensions that the box has whole belong to one run, and so does the first that it cuts.
+  int cut = box.shape.rank() - 1;
+  std::int64_t inner = 1;
+  while (cut > 0 && box.shape[cut] == outer[cut]) inner *= outer[cut--];
+  const auto item = static_cast<std::int64_t>(size_of(tensor.dtype()));
+  const std::int64_t run = cut < 0 ? 1 : inner * box.shape[cut];
+  const std::int64_t runs = box.numel() / run;
+  Dims at{};
+  for (std::int64_t i = 0; i < runs; ++i) {
+    std::int64_t first = 0;
+    for (int dim = 0; dim < box.shape.rank(); ++dim) {
+      const auto d = static_cast<std::size_t>(dim);
+      first = first * outer[dim] + box.offset[d] + at[d];
+    }
+    move(static_cast<std::size_t>(first * item), static_cast<std::size_t>(i * run * item),
+         static_cast<std::size_t>(run * item));
+    for (int dim = cut - 1; dim >= 0; --dim) {
+      if (++at[static_cast<std::size_t>(dim)] < box.shape[dim]) break;
+      at[static_cast<std::size_t>(dim)] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+Range chunk(std::int64_t extent, int parts, int index) {
+  const std::int64_t size = (extent + parts - 1) / parts;
+  const std::int64_t start = std::min(extent, size * index);
+  return {start, std::min(size, extent - start)};
+}
+
+Box Box::intersect(const Box& other) const {
+  Box result;
+  Dims dims{};
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    const auto d = static_cast<std::size_t>(dim);
+    result.offset[d] = std::max(offset[d], other.offset[d]);
+    const std::int64_t end = std::min(offset[d] + shape[dim], other.offset[d] + other.shape[dim]);
+    dims[d] = std::max(end - result.offset[d], std::int64_t{0});
+  }
+  result.shape = shape_of(dims, shape.rank());
+  return result;
+}
+
+Box Box::relative_to(const Box& outer) const {
+  Box result = *this;
+  for (int dim = 0; dim < shape.rank(); ++dim)
+    result.offset[static_cast<std::size_t>(dim)] -= outer.offset[static_cast<std::size_t>(dim)];
+  return result;
+}
+
+bool Box::is_contiguous_in(const Shape& outer) const {
+  int dim = 0;
+  while (dim < shape.rank() && shape[dim] == 1) ++dim;
+  for (++dim; dim < shape.rank(); ++dim)
+    if (shape[dim] != outer[dim]) return numel() == 0;
+  return true;
+}
+
+std::int64_t Box::first_in(const Shape& outer) const {
+  std::int64_t first = 0;
+  for (int dim = 0; dim < shape.rank(); ++dim) first = first * outer[dim] + offset[static_cast<std::size_t>(dim)];
+  return first;
+}
+
+std::string Box::to_string() const {
+  std::vector<std::string> parts;
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    const std::int64_t start = offset[static_cast<std::size_t>(dim)];
+    parts.push_back(fmt::format("{}:{}", start, start + shape[dim]));
+  }
+  return fmt::format("[{}]", fmt::join(parts, ", "));
+}
+
+Box local_box(const Shape& shape, const Layout& layout, const MeshShape& mesh, int rank) {
+  Box result;
+  Dims dims{};
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    Range range{0, shape[dim]};
+    for (const int axis : layout.cuts(dim)) {
+      const Range inner = chunk(range.length, mesh.extent(axis), mesh.coordinate(rank, axis));
+      range = {range.start + inner.start, inner.length};
+    }
+    result.offset[static_cast<std::size_t>(dim)] = range.start;
+    dims[static_cast<std::size_t>(dim)] = range.length;
+  }
+  result.shape = shape_of(dims, shape.rank());
+  return result;
+}
+
+std::vector<Box> local_boxes(const Shape& shape, const Layout& layout, const MeshShape& mesh) {
+  std::vector<Box> result;
+  for (int rank = 0; rank < mesh.size(); ++rank) result.push_back(local_box(shape, layout, mesh, rank));
+  return result;
+}
+
+void copy_box_out(std::byte* dense, const Tensor& tensor, const Box& box) {
+  for_each_run(tensor, box, [&](std::size_t at, std::size_t packed, std::size_t bytes) {
+    std::memcpy(dense + packed, tensor.raw() + at, bytes);
+  });
+}
+
+void copy_box_in(const Tensor& tensor, const Box& box, const std::byte* dense) {
+  for_each_run(tensor, box, [&](std::size_t at, std::size_t packed, std::size_t bytes) {
+    std::memcpy(tensor.raw() + at, dense + packed, bytes);
+  });
+}
+
+}  // namespace dtrun::runtime
