@@ -35,7 +35,7 @@ MAY_INCLUDE = {
     W + "nn": [W + "autograd"],
     W + "optim": [W + "nn"],
     W + "comm": [W + "tensor", R + "client", R + "contract"],
-    W + "mesh": [W + "comm"],
+    W + "mesh": [W + "comm", W + "autograd"],
     W + "checkpoint": [W + "mesh"],
     W + "data": [W + "tensor"],
     W + "parallel": [W + "nn", W + "optim", W + "mesh"],

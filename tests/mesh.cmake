@@ -4,5 +4,6 @@ dtrun_test(test_mesh_unit unit
           unit/worker_runtime/mesh/plan_test.cpp
   DEPS worker_runtime/mesh)
 dtrun_test(test_mesh integration
-  SOURCES integration/worker_runtime/mesh/device_mesh_test.cpp
-  DEPS worker_runtime/mesh TIMEOUT 120)
+  SOURCES integration/worker_runtime/mesh/device_mesh_test.cpp integration/worker_runtime/mesh/dtensor_test.cpp
+          integration/worker_runtime/mesh/redistribute_node_test.cpp
+  DEPS worker_runtime/mesh LINK fmt::fmt-header-only TIMEOUT 120)

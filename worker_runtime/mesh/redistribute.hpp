@@ -1,0 +1,44 @@
+// Carries out a RedistributePlan on this rank's part of a tensor. Copies only what the collectives cannot take or give
+// as it lies: cuts of equal size along the outermost dimension go straight in and out.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/mesh/device_mesh.hpp"
+#include "worker_runtime/mesh/plan.hpp"
+#include "worker_runtime/tensor/tensor.hpp"
+
+namespace dtrun::runtime {
+
+struct RedistributeOptions {
+  MemoryTag tag = MemoryTag::activation;  // what the memory of the result is charged to; buffers on the way: comm
+  // The elements of the input may be overwritten, and the result may share them. Otherwise the input stays as it is,
+  // and the result shares its elements only when the plan has no steps.
+  bool consume = false;
+  Tensor out = {};  // where the result goes, when defined: contiguous, of the local shape; must not overlap the input
+};
+
+// Starts on construction: steps that move nothing and the first collective, which a group with comm_thread does in the
+// background. wait() does the rest. Dropping it before wait() leaves the other ranks of a longer plan waiting. The
+// ranks of the mesh start and wait in the same order. One thread. ShapeError before anything is sent, CommError from
+// the groups.
+class Redistribution {
+ public:
+  // `local` must have the shape and type that the plan starts from.
+  Redistribution(DeviceMesh mesh, RedistributePlan plan, Tensor local, RedistributeOptions options = {});
+  Redistribution(Redistribution&&) noexcept;
+  Redistribution& operator=(Redistribution&&) noexcept;
+  ~Redistribution();
+
+  const RedistributePlan& plan() const;
+  // This rank's part of the result. The same tensor on every call.
+  Tensor wait();
+
+ private:
+  class Run;
+  std::unique_ptr<Run> run_;
+};
+
+}  // namespace dtrun::runtime
