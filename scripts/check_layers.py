@@ -40,6 +40,7 @@ MAY_INCLUDE = {
     W + "data": [W + "tensor"],
     W + "parallel": [W + "nn", W + "optim", W + "mesh"],
     W + "worker": [W + f for f in "core tensor ops autograd nn optim comm mesh parallel data checkpoint".split()] + [R + "contract"],
+    W + "examples": [W + "worker"],
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 

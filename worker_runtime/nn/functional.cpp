@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/nn/embedding.hpp"
 #include "worker_runtime/nn/linear.hpp"
 #include "worker_runtime/ops/attention.hpp"
 #include "worker_runtime/ops/cross_entropy.hpp"
@@ -134,6 +135,10 @@ class CrossEntropyNode final : public Node {
 };
 
 }  // namespace
+
+Value embed(Tape& tape, const Tensor& ids, Parameter& tokens) {
+  return tape.apply<EmbeddingNode>({}, ids, tokens, nullptr);
+}
 
 Value add(Tape& tape, const Value& a, const Value& b) { return tape.apply<AddNode>({a, b}); }
 Value gelu(Tape& tape, const Value& x) { return tape.apply<GeluNode>({x}); }

@@ -5,6 +5,8 @@
 
 namespace dtrun::runtime {
 
+// tokens[ids] of ids[B, T], i32 -> [B, T, width]; takes no activation.
+Value embed(Tape& tape, const Tensor& ids, Parameter& tokens);
 // a + b, equal shapes (a residual connection).
 Value add(Tape& tape, const Value& a, const Value& b);
 Value gelu(Tape& tape, const Value& x);

@@ -10,7 +10,6 @@
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/nn/attention.hpp"
-#include "worker_runtime/nn/embedding.hpp"
 #include "worker_runtime/nn/functional.hpp"
 #include "worker_runtime/nn/linear.hpp"
 #include "worker_runtime/nn/rmsnorm.hpp"
@@ -64,7 +63,7 @@ class EmbeddingUnit final : public Unit {
         tokens_(Scope(*this).parameter("model.embed_tokens.weight", {config.vocab_size, config.hidden_size},
                                        Init::normal(config.initializer_range))) {}
   Value forward(Tape& tape, const Value&, const Batch& batch) const override {
-    return tape.apply<EmbeddingNode>({}, batch.tokens, tokens_, nullptr);
+    return embed(tape, batch.tokens, tokens_);
   }
   Shape output_shape(std::int64_t batch, std::int64_t sequence) const override { return {batch, sequence, width_}; }
   Parameter& tokens() const { return tokens_; }

@@ -14,8 +14,10 @@ using dtrun::test::expect;
 namespace {
 
 // 40 rows over 3 ranks are 14, 14 and 12; seq_len 5 (the rows of the positions) over 4 ranks leaves one with nothing.
-TrainConfig small_run() {
+TrainConfig small_run(const std::string& model = "gpt2") {
   TrainConfig config;
+  config.model = model;
+  if (model == "llama") config.kv_heads = 2;
   config.layers = 2;
   config.hidden = 40;
   config.heads = 4;
@@ -47,8 +49,8 @@ Result train(int world, const TrainConfig& config, bool comm_thread = false) {
   return results[0];
 }
 
-TrainConfig split(int ranks) {
-  auto config = small_run();
+TrainConfig split(int ranks, const std::string& model = "gpt2") {
+  auto config = small_run(model);
   config.parallel = "fsdp=" + std::to_string(ranks);
   return config;
 }
@@ -58,15 +60,16 @@ std::size_t rounded(std::int64_t elements) { return (static_cast<std::size_t>(el
 }  // namespace
 
 TEST_CASE("split parameters train to the bits of whole ones, also unevenly split, whatever is resharded") {
+  const std::string model = GENERATE("gpt2", "llama");
   for (const int n : {2, 3, 4}) {
-    auto accumulated = small_run();
+    auto accumulated = small_run(model);
     accumulated.micro_batches = n;
     const auto alone = train(1, accumulated);
-    CHECK(train(n, small_run()).hash == alone.hash);
+    CHECK(train(n, small_run(model)).hash == alone.hash);
     for (const auto* reshard : {"true", "false"}) {
       for (const bool comm_thread : {false, true}) {
-        CAPTURE(n, reshard, comm_thread);
-        auto config = split(n);
+        CAPTURE(model, n, reshard, comm_thread);
+        auto config = split(n, model);
         config.reshard_after_forward = reshard;
         const auto ranks = train(n, config, comm_thread);
         CHECK(ranks.hash == alone.hash);
