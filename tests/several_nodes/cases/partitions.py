@@ -1,6 +1,8 @@
 """Nodes that are cut off: no FIN, no RST, nothing arrives any more."""
 import os
+import random
 import re
+import signal
 import subprocess
 import time
 
@@ -127,6 +129,75 @@ def c12_the_others_train_on(lab):
     first.signal("TERM")
     for dtrun in job.all:
         dtrun.wait(10)
+
+
+class Chaos:
+    """What may happen to a node; afterwards its dtrun runs, or another one."""
+
+    def __init__(self, job, number, dice):
+        self.job, self.number, self.dice, self.dtrun = job, number, dice, job.start(number)
+
+    def again(self, code):
+        assert self.dtrun.wait(5) == code
+        self.dtrun = self.job.start(self.number)
+
+    def agent_killed(self):
+        self.dtrun.kill_agent()
+        self.again(137)
+
+    def guardian_killed(self):
+        self.dtrun.kill_guardian()
+        self.again(-signal.SIGKILL)
+
+    def stopped(self):
+        until(lambda: self.dtrun.events("start"), 5, "an agent that hears signals")
+        self.dtrun.signal("TERM")
+        self.again(143)
+
+    def cut_off(self, longest=4):
+        node = self.job.lab.nodes[self.number]
+        node.cut_off()
+        time.sleep(self.dice.uniform(0, longest))
+        node.heal()
+
+    def cut_off_again_and_again(self):
+        for _ in range(4):
+            self.cut_off(0.8)
+            time.sleep(self.dice.uniform(0, 0.5))
+
+    KINDS = (agent_killed, guardian_killed, stopped, cut_off, cut_off_again_and_again)
+
+
+@case(nodes=3)
+def whatever_happens_there_is_one_round(lab):
+    """Nodes 1 and 2 die, leave, come again and are cut off; then all are together."""
+    full = "DTRUN_FULL_SIZE" in os.environ
+    seed = int(os.environ.get("DTRUN_SEED", time.time_ns() % 1000000 if full else 1))
+    dice = random.Random(seed)
+    beats = lab.directory_for("beats")
+    job = Job(lab, "1:3", ["--grace-period=0.2"], [PROBE, "ignore=TERM", f"beat={beats}", "forever"], conf=f"{IMPATIENT},{NO_WAIT}")
+    host = job.start(0)
+    guests = [Chaos(job, number, dice) for number in (1, 2)]
+    happened = []
+    end = time.monotonic() + (60 if full else 8)
+    while time.monotonic() < end:
+        kind, guest = dice.choice(Chaos.KINDS), dice.choice(guests)
+        happened.append(f"{kind.__name__} {guest.number}")
+        kind(guest)
+        time.sleep(dice.uniform(0, 1))
+    note(f"DTRUN_SEED={seed}: {', '.join(happened)}")
+    dtruns = [host, *(guest.dtrun for guest in guests)]
+
+    def together():
+        last = [(dtrun.events("assignment") or [{"world_size": 0}])[-1] for dtrun in dtruns]
+        return all(place["world_size"] == 3 and place["attempt"] == last[0]["attempt"] for place in last)
+    until(together, 10, "a round of all three")
+    ended = rounds(beats, complete=False)
+    note(f"worlds {[entry[3][0].world for entry in ended]}")
+    assert len(ended) > 1
+    assert {event["restarts"] for dtrun in job.all for event in dtrun.events("assignment")} == {0}
+    host.signal("TERM")
+    assert [dtrun.wait(5) for dtrun in dtruns] == [143] * 3
 
 
 @case(nodes=4, alone=True)
