@@ -13,6 +13,9 @@ import tempfile
 import time
 import uuid
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from marked_processes import marked_processes  # noqa: E402
+
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
 CLEAN_UP_LIMIT = 5  # seconds until nothing of a job may be left
 
@@ -21,22 +24,6 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def marked_processes(mark):
-    """Live processes with this entry in their environment."""
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            environment = pathlib.Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-            state = pathlib.Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if mark.encode() in environment and state not in "ZX":
-            found.append(int(name))
-    return found
 
 
 class Runner:

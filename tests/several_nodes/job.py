@@ -4,32 +4,20 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import threading
 import time
 import uuid
 
 from lab import address_of, until
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from marked_processes import marked_processes  # noqa: E402
+
 DTRUN = os.environ["DTRUN_PROGRAM"]
 PROBE = os.environ["DTRUN_PROBE_WORKER"]
 PORT = 29400  # the network is ours
 ENTRY = "LAB_DTRUN="
-
-
-def processes(mark):
-    """Live processes with this entry in their environment."""
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            environment = pathlib.Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-            state = pathlib.Path(f"/proc/{name}/stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if mark.encode() in environment and state not in "ZX":
-            found.append(int(name))
-    return found
 
 
 class Dtrun:
@@ -85,7 +73,7 @@ class Dtrun:
         return moment
 
     def processes(self):
-        return processes(self.mark)
+        return marked_processes(self.mark)
 
     def events(self, *kinds):
         try:
