@@ -135,6 +135,7 @@ class Job:
             state = "runs" if dtrun.running else f"exit code {dtrun.process.returncode} at {dtrun.ended_at:.3f}"
             yield f"{dtrun.node.name}: {state}, started at {dtrun.started_at:.3f}"
             yield from (f"  | {line}" for line in dtrun.error_lines[-30:])
+            yield from (f"  > {line}" for line in dtrun.out_lines[-5:])
             yield from (f"  . {event['monotonic']:.3f} " + " ".join(f"{name}={value}" for name, value in event.items() if name not in (
                 "schema", "sequence", "time", "monotonic", "run_id")) for event in dtrun.events()[-40:])
 
