@@ -156,4 +156,9 @@ Value cross_entropy(Tape& tape, Value&& logits, const Tensor& targets) {
   return tape.apply<CrossEntropyNode>({taken}, targets, tape.training());
 }
 
+Value loss_or_logits(Tape& tape, const Value& x, Parameter& weight, const Batch& batch) {
+  Value logits = tied_linear(tape, x, weight);
+  return batch.targets.defined() ? cross_entropy(tape, std::move(logits), batch.targets) : logits;
+}
+
 }  // namespace dtrun::runtime

@@ -19,5 +19,8 @@ Value tied_linear(Tape& tape, const Value& x, Parameter& weight);
 // Mean loss over the targets that are not ops::kIgnoreIndex, f32 [1]. Consumes `logits`: when training, their memory
 // becomes the gradient at once, so no other node may have kept them.
 Value cross_entropy(Tape& tape, Value&& logits, const Tensor& targets);
+// What a last unit gives: the loss of tied_linear's logits, or the logits [B, T, vocabulary] of a batch without
+// targets.
+Value loss_or_logits(Tape& tape, const Value& x, Parameter& weight, const Batch& batch);
 
 }  // namespace dtrun::runtime

@@ -52,10 +52,8 @@ class HeadUnit final : public Unit {
       : Unit("head"),
         ln_f_(Scope(*this, "ln_f"), config.n_embd, config.layer_norm_epsilon),
         wte_(Scope(*this).share(wte)) {}
-  // The mean loss, or the logits [batch, sequence, vocabulary] of a batch without targets.
   Value forward(Tape& tape, const Value& activation, const Batch& batch) const override {
-    Value logits = tied_linear(tape, ln_f_(tape, activation), wte_);
-    return batch.targets.defined() ? cross_entropy(tape, std::move(logits), batch.targets) : logits;
+    return loss_or_logits(tape, ln_f_(tape, activation), wte_, batch);
   }
   Shape output_shape(std::int64_t, std::int64_t) const override { return {1}; }
 

@@ -109,10 +109,8 @@ class HeadUnit final : public Unit {
                     ? Scope(*this).share(tokens)
                     : Scope(*this).parameter("lm_head.weight", {config.vocab_size, config.hidden_size},
                                              Init::normal(config.initializer_range))) {}
-  // The mean loss, or the logits [batch, sequence, vocabulary] of a batch without targets.
   Value forward(Tape& tape, const Value& x, const Batch& batch) const override {
-    Value logits = tied_linear(tape, norm_(tape, x), weight_);
-    return batch.targets.defined() ? cross_entropy(tape, std::move(logits), batch.targets) : logits;
+    return loss_or_logits(tape, norm_(tape, x), weight_, batch);
   }
   Shape output_shape(std::int64_t, std::int64_t) const override { return {1}; }
 
