@@ -23,7 +23,7 @@ struct JobRules {
   std::chrono::milliseconds ready_limit{10'000};    // from an assignment to `ready`
   std::chrono::milliseconds stop_limit{30'000};     // from a stop to `stopped`
   std::chrono::milliseconds challenge{1000};        // for an agent whose place another one wants
-  std::chrono::milliseconds confirm{250};           // for the other nodes to be heard of before a failure counts
+  std::chrono::milliseconds confirm{250};           // for the other nodes to be heard of before a failure counts; 0: at once
   std::chrono::milliseconds farewell{5000};         // after `finished`, for the agents to go
   std::chrono::milliseconds status{5000};           // between two `waiting`
 };

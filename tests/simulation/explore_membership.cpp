@@ -2,6 +2,7 @@
 // one failing worker, as far as the code can tell them apart: all orders in which messages arrive, processes stop and
 // agents die. Time passes while no message is under way. Exit code 1 and the history when an invariant is broken or a
 // state is reached from which nothing follows.
+#include <fmt/compile.h>
 #include <fmt/format.h>
 
 #include <array>
@@ -57,6 +58,7 @@ struct State {
 };
 
 bool plant_early_gone = false;
+std::chrono::milliseconds confirm{0};
 
 JobRules rules() {
   JobRules rules;
@@ -65,6 +67,7 @@ JobRules rules() {
   rules.max_nodes = static_cast<int>(kAgents);
   rules.max_restarts = 1;
   rules.last_call = std::chrono::milliseconds(0);
+  rules.confirm = confirm;
   // Rare heartbeats: how they mix with everything else is the simulation's subject.
   rules.heartbeat = std::chrono::hours(1);
   rules.dead_after = std::chrono::hours(4);
@@ -210,29 +213,30 @@ std::vector<Move> moves_of(const State& state) {
 }
 
 std::string fingerprint(const State& state) {
-  auto text = state.coordinator.fingerprint(state.now) + fmt::format("|{} {}", state.crashes, state.failures);
+  auto text =
+      state.coordinator.fingerprint(state.now) + fmt::format(FMT_COMPILE("|{} {}"), state.crashes, state.failures);
   for (const auto& agent : state.agents) {
-    text += fmt::format("|{}{}{}{}{} {} {} {} ", int{agent.up}, int{agent.closed_by_agent},
+    text += fmt::format(FMT_COMPILE("|{}{}{}{}{} {} {} {} "), int{agent.up}, int{agent.closed_by_agent},
                         int{agent.closed_by_coordinator}, int{agent.gone_told}, int{agent.ended}, agent.running,
                         agent.store_wanted.value_or(0), agent.stopping.value_or(0));
     if (agent.up) text += agent.member.fingerprint(state.now);
     for (const auto& message : agent.to_coordinator) {
-      text += fmt::format("^{}", message.index());
+      text += fmt::format(FMT_COMPILE("^{}"), message.index());
       if (const auto* beat = std::get_if<Heartbeat>(&message))
-        text += fmt::format(".{}", agent.member.last_beat() - beat->number);
+        text += fmt::format(FMT_COMPILE(".{}"), agent.member.last_beat() - beat->number);
       if (const auto* report = std::get_if<Report>(&message))
-        text += fmt::format(".{}{}", report->epoch, int{report->success});
-      if (const auto* stopped = std::get_if<Stopped>(&message)) text += fmt::format(".{}", stopped->epoch);
-      if (const auto* ready = std::get_if<Ready>(&message)) text += fmt::format(".{}", ready->epoch);
+        text += fmt::format(FMT_COMPILE(".{}{}"), report->epoch, int{report->success});
+      if (const auto* stopped = std::get_if<Stopped>(&message)) text += fmt::format(FMT_COMPILE(".{}"), stopped->epoch);
+      if (const auto* ready = std::get_if<Ready>(&message)) text += fmt::format(FMT_COMPILE(".{}"), ready->epoch);
     }
     for (const auto& message : agent.to_agent) {
-      text += fmt::format("v{}", message.index());
+      text += fmt::format(FMT_COMPILE("v{}"), message.index());
       if (const auto* answer = std::get_if<HeartbeatAnswer>(&message))
-        text += fmt::format(".{}", agent.member.last_beat() - answer->number);
+        text += fmt::format(FMT_COMPILE(".{}"), agent.member.last_beat() - answer->number);
       if (const auto* place = std::get_if<Assignment>(&message))
-        text += fmt::format(".{}.{}", place->epoch, place->first_rank);
-      if (const auto* stop = std::get_if<Stop>(&message)) text += fmt::format(".{}", stop->epoch);
-      if (const auto* start = std::get_if<Start>(&message)) text += fmt::format(".{}", start->epoch);
+        text += fmt::format(FMT_COMPILE(".{}.{}"), place->epoch, place->first_rank);
+      if (const auto* stop = std::get_if<Stop>(&message)) text += fmt::format(FMT_COMPILE(".{}"), stop->epoch);
+      if (const auto* start = std::get_if<Start>(&message)) text += fmt::format(FMT_COMPILE(".{}"), start->epoch);
     }
   }
   return text;
@@ -250,11 +254,15 @@ int tell(const State& state, const std::string& what) {
 
 int main(int argc, char* argv[]) {
   std::size_t limit = 20'000'000;
+  int crashes = kCrashes;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::string(argv[i]) == "--states") limit = std::strtoull(argv[i + 1], nullptr, 10);
+    if (std::string(argv[i]) == "--confirm") confirm = std::chrono::milliseconds(std::atoi(argv[i + 1]));
+    if (std::string(argv[i]) == "--crashes") crashes = std::atoi(argv[i + 1]);
     if (std::string(argv[i]) == "--plant") plant_early_gone = std::string(argv[i + 1]) == "early_gone";
   }
   State first;
+  first.crashes = crashes;
   first.coordinator = Coordinator(rules(), first.now);
   for (std::size_t i = 0; i < kAgents; ++i) {
     Hello hello;
@@ -280,10 +288,12 @@ int main(int argc, char* argv[]) {
     for (const auto& [what, make] : moves) {
       State next = state;
       make(next);
+      const bool wrong = !next.wrong.empty();
+      if (!wrong && next.coordinator.epoch() > kRounds) continue;
+      if (!wrong && !seen.insert(std::hash<std::string>{}(fingerprint(next))).second) continue;
       next.history = std::make_shared<const Step>(Step{what, state.history});
-      if (!next.wrong.empty()) return tell(next, next.wrong + ":");
-      if (next.coordinator.epoch() > kRounds) continue;
-      if (seen.insert(std::hash<std::string>{}(fingerprint(next))).second) open.push_back(std::move(next));
+      if (wrong) return tell(next, next.wrong + ":");
+      open.push_back(std::move(next));
     }
   }
   fmt::print("{} states, {} ends, nothing wrong{}\n", seen.size(), ends, open.empty() ? "" : " so far");
