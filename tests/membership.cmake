@@ -18,6 +18,9 @@ foreach(plant IN ITEMS no_fence early_gone)
 endforeach()
 add_test(NAME "simulation: every history of three agents over two rounds" COMMAND explore_membership ${DTRUN_EXPLORE_LIMIT})
 set_tests_properties("simulation: every history of three agents over two rounds" PROPERTIES LABELS unit TIMEOUT 600)
+# With failures that count when the other nodes have been heard of: one crash, or there would be too many.
+add_test(NAME "simulation: every history with confirmed failures" COMMAND explore_membership --confirm 250 --crashes 1 ${DTRUN_EXPLORE_LIMIT})
+set_tests_properties("simulation: every history with confirmed failures" PROPERTIES LABELS unit TIMEOUT 600)
 add_test(NAME "simulation: the explorer finds a planted mistake" COMMAND explore_membership --plant early_gone)
 set_tests_properties("simulation: the explorer finds a planted mistake" PROPERTIES LABELS unit TIMEOUT 120
   PASS_REGULAR_EXPRESSION "before its workers are gone")

@@ -1,7 +1,7 @@
-// explore_membership [--plant early_gone] [--states N]: every history of 3 agents over 2 rounds with 2 crashes and
-// one failing worker, as far as the code can tell them apart: all orders in which messages arrive, processes stop and
-// agents die. Time passes while no message is under way. Exit code 1 and the history when an invariant is broken or a
-// state is reached from which nothing follows.
+// explore_membership [--plant early_gone] [--states N] [--crashes N] [--confirm MS]: every history of 3 agents over 2
+// rounds with 2 crashes and one failing worker, as far as the code can tell them apart: all orders in which messages
+// arrive, processes stop and agents die. Time passes while no message is under way. Exit code 1 and the history when an
+// invariant is broken or a state is reached from which nothing follows.
 #include <fmt/compile.h>
 #include <fmt/format.h>
 
@@ -43,8 +43,14 @@ struct Agent {
   bool ended = false;      // reported
 };
 
+// What happens in one step; as text only when a history is told. "{0}" is the agent, "{1}" the number.
+struct Happening {
+  const char* text;
+  std::size_t agent = 0, number = 0;
+};
+
 struct Step {
-  std::string what;
+  Happening what;
   std::shared_ptr<const Step> before;
 };
 
@@ -117,56 +123,56 @@ void member_step(State& state, std::size_t index, const MemberEvent& event) {
   if (std::exchange(agent.told_gone, false)) member_step(state, index, WorkersGone{*agent.stopping});
 }
 
-using Move = std::pair<std::string, std::function<void(State&)>>;
+using Move = std::pair<Happening, std::function<void(State&)>>;
 
 void moves_of_agent(const State& state, std::size_t i, std::vector<Move>& moves) {
   const auto& agent = state.agents[i];
   if (!agent.to_coordinator.empty()) {
-    moves.emplace_back(fmt::format("{} -> coordinator: {}", i, agent.to_coordinator.front().index()), [i](State& s) {
+    moves.emplace_back(Happening{"{0} -> coordinator: {1}", i, agent.to_coordinator.front().index()}, [i](State& s) {
       const auto message = s.agents[i].to_coordinator.front();
       s.agents[i].to_coordinator.pop_front();
       if (!s.agents[i].closed_by_coordinator) coordinator_step(s, AgentSaid{i + 1, message});
     });
   } else if (agent.closed_by_agent && !agent.gone_told) {
-    moves.emplace_back(fmt::format("the end of {} is seen", i), [i](State& s) {
+    moves.emplace_back(Happening{"the end of {0} is seen", i}, [i](State& s) {
       s.agents[i].gone_told = true;
       if (!s.agents[i].closed_by_coordinator) coordinator_step(s, AgentGone{i + 1});
     });
   }
   if (!agent.up) return;
   if (!agent.to_agent.empty()) {
-    moves.emplace_back(fmt::format("coordinator -> {}: {}", i, agent.to_agent.front().index()), [i](State& s) {
+    moves.emplace_back(Happening{"coordinator -> {0}: {1}", i, agent.to_agent.front().index()}, [i](State& s) {
       const auto message = s.agents[i].to_agent.front();
       s.agents[i].to_agent.pop_front();
       member_step(s, i, CoordinatorSaid{message});
     });
   } else if (agent.closed_by_coordinator && !agent.closed_by_agent) {
-    moves.emplace_back(fmt::format("{} sees the coordinator's end", i), [i](State& s) {
+    moves.emplace_back(Happening{"{0} sees the coordinator's end", i}, [i](State& s) {
       s.agents[i].closed_by_agent = true;
       member_step(s, i, ConnectionLost{"closed"});
     });
   }
   if (agent.store_wanted) {
-    moves.emplace_back(fmt::format("{} has opened the store", i), [i](State& s) {
+    moves.emplace_back(Happening{"{0} has opened the store", i}, [i](State& s) {
       const auto epoch = *s.agents[i].store_wanted;
       s.agents[i].store_wanted.reset();
       member_step(s, i, StoreOpened{epoch, 1});
     });
   }
   if (agent.stopping) {
-    moves.emplace_back(fmt::format("the workers of {} are gone", i), [i](State& s) {
+    moves.emplace_back(Happening{"the workers of {0} are gone", i}, [i](State& s) {
       const auto epoch = *s.agents[i].stopping;
       s.agents[i].stopping.reset();
       s.agents[i].running = 0;
       member_step(s, i, WorkersGone{epoch});
     });
   } else if (agent.running != 0 && !agent.ended) {
-    moves.emplace_back(fmt::format("the workers of {} end well", i), [i](State& s) {
+    moves.emplace_back(Happening{"the workers of {0} end well", i}, [i](State& s) {
       s.agents[i].ended = true;
       member_step(s, i, WorkersEnded{Report{s.agents[i].running, true, true, {}}});
     });
     if (state.failures > 0) {
-      moves.emplace_back(fmt::format("a worker of {} fails", i), [i](State& s) {
+      moves.emplace_back(Happening{"a worker of {0} fails", i}, [i](State& s) {
         --s.failures;
         s.agents[i].ended = true;
         member_step(s, i, WorkersEnded{Report{s.agents[i].running, false, true, {1, "failed", "", 0}}});
@@ -174,7 +180,7 @@ void moves_of_agent(const State& state, std::size_t i, std::vector<Move>& moves)
     }
   }
   if (state.crashes > 0) {
-    moves.emplace_back(fmt::format("agent {} is killed", i), [i](State& s) {
+    moves.emplace_back(Happening{"agent {0} is killed", i}, [i](State& s) {
       auto& killed = s.agents[i];
       --s.crashes;
       killed.up = false;
@@ -201,7 +207,7 @@ std::vector<Move> moves_of(const State& state) {
     if (agent.up) next = std::min(next, agent.member.next_deadline());
   }
   if (quiet && next != Time::max()) {
-    moves.emplace_back("time passes", [next](State& s) {
+    moves.emplace_back(Happening{"time passes"}, [next](State& s) {
       s.now = std::max(s.now, next);
       coordinator_step(s, TimePassed{});
       for (std::size_t i = 0; i < kAgents; ++i) {
@@ -245,7 +251,8 @@ std::string fingerprint(const State& state) {
 int tell(const State& state, const std::string& what) {
   fmt::print("{}\n", what);
   std::vector<std::string> lines;
-  for (auto step = state.history; step; step = step->before) lines.push_back(step->what);
+  for (auto step = state.history; step; step = step->before)
+    lines.push_back(fmt::format(fmt::runtime(step->what.text), step->what.agent, step->what.number));
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) fmt::print("  {}\n", *line);
   return 1;
 }
