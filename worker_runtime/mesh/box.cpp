@@ -119,6 +119,23 @@ std::vector<Box> local_boxes(const Shape& shape, const Layout& layout, const Mes
   return result;
 }
 
+ops::GlobalIndex global_index(const Shape& shape, const Box& box) {
+  if (box.numel() == 0) return {};
+  if (box.is_contiguous_in(shape)) return {.first = box.first_in(shape)};
+  int cut = shape.rank() - 1;
+  std::int64_t inner = 1;
+  while (box.shape[cut] == shape[cut]) inner *= shape[cut--];
+  // The dimensions before the innermost cut one must be one run of rows.
+  const auto before = static_cast<std::size_t>(cut);
+  const Box rows{box.offset, Shape(box.shape.dims().first(before))};
+  if (!rows.is_contiguous_in(Shape(shape.dims().first(before)))) {
+    throw ShapeError("mesh", fmt::format("initial values of the part {} of a tensor {}: more than one dimension is cut "
+                                         "after the first",
+                                         box.to_string(), shape.to_string()));
+  }
+  return {.first = box.first_in(shape), .row_length = box.shape[cut] * inner, .row_stride = shape[cut] * inner};
+}
+
 void copy_box_out(std::byte* dense, const Tensor& tensor, const Box& box) {
   for_each_run(tensor, box, [&](std::size_t at, std::size_t packed, std::size_t bytes) {
     std::memcpy(dense + packed, tensor.raw() + at, bytes);

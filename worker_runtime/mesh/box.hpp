@@ -10,6 +10,7 @@
 #include "worker_runtime/core/shape.hpp"
 #include "worker_runtime/mesh/layout.hpp"
 #include "worker_runtime/mesh/mesh_shape.hpp"
+#include "worker_runtime/ops/random.hpp"
 #include "worker_runtime/tensor/tensor.hpp"
 
 namespace dtrun::runtime {
@@ -47,6 +48,10 @@ struct Box {
 Box local_box(const Shape& shape, const Layout& layout, const MeshShape& mesh, int rank);
 // Of every rank.
 std::vector<Box> local_boxes(const Shape& shape, const Layout& layout, const MeshShape& mesh);
+
+// Where the elements of `box` lie in the whole tensor, for initial values of a part. Throws ShapeError for a box that
+// is not rows of one length at one distance, as when two dimensions beside the last are cut.
+ops::GlobalIndex global_index(const Shape& shape, const Box& box);
 
 // Copies elements between dense memory and a box of a tensor, both row-major; the bytes of a run move at once.
 void copy_box_out(std::byte* dense, const Tensor& tensor, const Box& box);

@@ -35,7 +35,7 @@ Exchange plan_exchange(const RedistributePlan& plan, const RedistributeStep& ste
   const auto after = [&](int r) { return local_box(plan.shape, step.after, plan.mesh, r); };
   const Box mine_before = before(rank);
   const Box mine_after = after(rank);
-  Exchange result{.send = {}, .receive = {}, .after = mine_after.shape};
+  Exchange result{.send = {}, .receive = {}, .before = mine_before.shape, .after = mine_after.shape};
   result.kind = step.kind;
   result.part = plan.part_of(step, rank);
   for (const int other : plan.mesh.group_ranks(step.axes, rank)) {
@@ -49,19 +49,17 @@ Exchange plan_exchange(const RedistributePlan& plan, const RedistributeStep& ste
   return result;
 }
 
-bool Exchange::leaves_in_place(const Shape& before) const {
-  return before.numel() == part * static_cast<std::int64_t>(send.size()) && lie_in_order(send, before, part);
-}
+bool Exchange::leaves_in_place() const { return lie_in_order(send, before, part); }
 
 bool Exchange::arrives_in_place() const { return lie_in_order(receive, after, part); }
 
 void Exchange::begin(ProcessGroup& group, const Tensor& local,
                      const std::function<Tensor(std::int64_t count)>& allocate) {
-  if (leaves_in_place(local.shape())) {
+  if (local.numel() == elements_out() && leaves_in_place()) {
     sent = local;
   } else {
     sent = kind == StepKind::all_gather ? received.view({received.numel()}).narrow(group.rank() * part, part)
-                                        : allocate(part * static_cast<std::int64_t>(send.size()));
+                                        : allocate(elements_out());
     pack(sent, local, send, part);
   }
   switch (kind) {

@@ -17,17 +17,19 @@ namespace dtrun::runtime {
 struct Exchange {
   std::vector<Box> send;     // relative to the local tensor before, by receiving rank
   std::vector<Box> receive;  // relative to the local tensor after, by sending rank
-  Shape after;               // local
+  Shape before, after;       // local
   std::int64_t part = 0;     // elements
   StepKind kind = StepKind::all_gather;
   Tensor sent = {};
   Tensor received = {};  // parts in rank order; set by the caller before begin()
   Work work = {};
 
-  // Whether `before` can be handed to the collective as it is.
-  bool leaves_in_place(const Shape& before) const;
+  // Whether the local tensor, filled up to elements_out(), can be handed to the collective as it is.
+  bool leaves_in_place() const;
+  std::int64_t elements_out() const { return part * static_cast<std::int64_t>(send.size()); }
   // Whether the first elements that arrive are the result as it is.
   bool arrives_in_place() const;
+  std::int64_t elements_in() const { return part * static_cast<std::int64_t>(receive.size()); }
   void begin(ProcessGroup& group, const Tensor& local, const std::function<Tensor(std::int64_t count)>& allocate);
   // Copies what arrived to its place in `result`.
   void unpack(const Tensor& result) const;

@@ -25,7 +25,18 @@ void fill_neutral(const Tensor& tensor) {
   }
 }
 
+bool is_exchange(StepKind kind) {
+  return kind == StepKind::all_gather || kind == StepKind::reduce_scatter || kind == StepKind::all_to_all;
+}
+
 }  // namespace
+
+FlatSizes flat_sizes(const RedistributePlan& plan, int rank) {
+  if (plan.steps.size() != 1 || !is_exchange(plan.steps[0].kind)) return {};
+  const Exchange exchange = plan_exchange(plan, plan.steps[0], rank);
+  return {exchange.leaves_in_place() ? exchange.elements_out() : 0,
+          exchange.arrives_in_place() ? exchange.elements_in() : 0};
+}
 
 class Redistribution::Run {
  public:
@@ -35,8 +46,9 @@ class Redistribution::Run {
       throw ShapeError("mesh",
                        fmt::format("a plan for mesh {} on mesh {}", plan_.mesh.to_string(), mesh_.shape().to_string()));
     }
-    check(now_, box_of(plan_.from).shape, "the local tensor");
-    if (options_.out.defined()) check(options_.out, box_of(plan_.to).shape, "the tensor for the result");
+    const FlatSizes flat = flat_sizes(plan_, mesh_.rank());
+    check(now_, box_of(plan_.from).shape, flat.input, "the local tensor");
+    if (options_.out.defined()) check(options_.out, box_of(plan_.to).shape, flat.output, "the tensor for the result");
     writable_ = options_.consume;
     advance();
   }
@@ -55,8 +67,9 @@ class Redistribution::Run {
   Box box_of(const Layout& layout) const { return local_box(plan_.shape, layout, plan_.mesh, mesh_.rank()); }
   bool is_last() const { return at_ + 1 == plan_.steps.size(); }
 
-  void check(const Tensor& tensor, const Shape& shape, const char* role) const {
-    if (tensor.defined() && tensor.shape() == shape && tensor.dtype() == plan_.dtype) return;
+  void check(const Tensor& tensor, const Shape& shape, std::int64_t flat, const char* role) const {
+    const bool fits = tensor.shape() == shape || (flat > 0 && tensor.shape() == Shape({flat}));
+    if (tensor.defined() && fits && tensor.dtype() == plan_.dtype) return;
     throw ShapeError("mesh", fmt::format("{} is {} {}, expected {} {}: {} of {} on rank {} of mesh {}", role,
                                          name_of(tensor.dtype()), tensor.shape().to_string(), name_of(plan_.dtype),
                                          shape.to_string(), plan_.from.to_string(), plan_.shape.to_string(),
@@ -68,7 +81,7 @@ class Redistribution::Run {
   }
   // Where the elements after this step go.
   Tensor destination(const Shape& shape) const {
-    return is_last() && options_.out.defined() ? options_.out : allocate(shape, is_last());
+    return is_last() && options_.out.defined() ? options_.out.view(shape) : allocate(shape, is_last());
   }
   void become(Tensor tensor) {
     now_ = std::move(tensor);
@@ -101,7 +114,8 @@ class Redistribution::Run {
     if (settled_) return;
     settled_ = true;
     if (options_.out.defined()) {
-      if (now_.raw() != options_.out.raw()) options_.out.copy_from(now_);
+      if (now_.raw() == options_.out.raw()) return;
+      options_.out.copy_from(now_);
       now_ = options_.out;
     } else if (!writable_ && !plan_.steps.empty()) {  // slices of the input
       const Tensor copy = allocate(now_.shape(), true);
@@ -155,12 +169,12 @@ class Redistribution::Run {
       return;
     }
     exchange_ = plan_exchange(plan_, step, mesh_.rank());
-    const Shape received({exchange_->part * static_cast<std::int64_t>(exchange_->receive.size())});
-    const bool in_place = exchange_->arrives_in_place();
-    exchange_->received = in_place && is_last() && options_.out.defined() && options_.out.numel() == received.numel()
+    const std::int64_t count = exchange_->elements_in();
+    const bool into_result = exchange_->arrives_in_place() && is_last();
+    exchange_->received = into_result && options_.out.numel() == count
                               ? options_.out
-                              : allocate(received, in_place && is_last() && !options_.out.defined());
-    exchange_->begin(group, now_, [this](std::int64_t count) { return allocate({count}, false); });
+                              : allocate({count}, into_result && !options_.out.defined());
+    exchange_->begin(group, now_, [this](std::int64_t elements) { return allocate({elements}, false); });
   }
 
   void finish_collective() {

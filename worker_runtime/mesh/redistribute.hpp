@@ -2,7 +2,7 @@
 // as it lies: cuts of equal size along the outermost dimension go straight in and out.
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "worker_runtime/core/memory_account.hpp"
@@ -17,8 +17,19 @@ struct RedistributeOptions {
   // The elements of the input may be overwritten, and the result may share them. Otherwise the input stays as it is,
   // and the result shares its elements only when the plan has no steps.
   bool consume = false;
-  Tensor out = {};  // where the result goes, when defined: contiguous, of the local shape; must not overlap the input
+  Tensor out = {};  // where the result goes, when defined: of the local shape, or flat (see FlatSizes); must not
+                    // overlap the input
 };
+
+// Uneven cuts are padded for the collective. Who owns flat memory (a unit's parameters, a bucket) keeps room for that
+// and no copy is made: a plan of one collective takes and gives one-dimensional tensors of these numbers of elements,
+// of which the first are the local tensor. 0 where the elements do not lie as the collective wants them, and for other
+// plans.
+struct FlatSizes {
+  std::int64_t input = 0;   // what is beyond the local tensor must be numbers (reduce_scatter adds them up)
+  std::int64_t output = 0;  // what is beyond it is overwritten
+};
+FlatSizes flat_sizes(const RedistributePlan& plan, int rank);
 
 // Starts on construction: steps that move nothing and the first collective, which a group with comm_thread does in the
 // background. wait() does the rest. Dropping it before wait() leaves the other ranks of a longer plan waiting. The
@@ -26,7 +37,7 @@ struct RedistributeOptions {
 // the groups.
 class Redistribution {
  public:
-  // `local` must have the shape and type that the plan starts from.
+  // `local` must have the shape and type that the plan starts from, or be flat.
   Redistribution(DeviceMesh mesh, RedistributePlan plan, Tensor local, RedistributeOptions options = {});
   Redistribution(Redistribution&&) noexcept;
   Redistribution& operator=(Redistribution&&) noexcept;

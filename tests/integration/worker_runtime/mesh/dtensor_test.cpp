@@ -227,6 +227,47 @@ TEST_CASE("even cuts of the outermost dimension go straight into the collective 
   }
 }
 
+TEST_CASE("flat memory with room for the padding goes in and out without a copy, uneven and empty parts too") {
+  const auto results = test::run_ranks(4, [](ProcessGroup& world) {
+    const DeviceMesh mesh = init_device_mesh(world, {4}, {"dp"});
+    const Layout shard({S(0)});
+    for (const std::int64_t rows : {1, 3, 5, 6, 8, 63}) {
+      const Shape shape({rows, 40});
+      const Tensor full = world.allocate(shape, DType::f32);
+      test::fill_random(full, static_cast<std::uint32_t>(rows));
+      const RedistributePlan gather = plan_redistribute(shape, DType::f32, shard, Layout({R}), mesh.shape());
+      const FlatSizes sizes = flat_sizes(gather, mesh.rank());
+      const std::int64_t part = (rows + 3) / 4 * 40;
+      expect(sizes.input == part && sizes.output == 4 * part, "parts of the ceiling");
+      const Tensor all = world.allocate({4 * part}, DType::f32);
+      all.zero();
+      all.narrow(0, full.numel()).copy_from(full.view({full.numel()}));
+      const Tensor own = world.allocate({part}, DType::f32);
+      own.copy_from(all.narrow(mesh.rank() * part, part));
+      all.zero();
+      const Tensor gathered = Redistribution(mesh, gather, own, {.out = all}).wait();
+      expect(gathered.raw() == all.raw() && test::same_bits(gathered, full), "the whole tensor, in its place");
+
+      // Four times the same, summed: exact.
+      const RedistributePlan reduce = plan_redistribute(shape, DType::f32, Layout({P}), shard, mesh.shape());
+      expect(flat_sizes(reduce, mesh.rank()).input == 4 * part, "the sizes the other way round");
+      const Box box = local_box(shape, shard, mesh.shape(), mesh.rank());
+      const Tensor sums = Redistribution(mesh, reduce, all, {.out = own}).wait();
+      expect(sums.raw() == own.raw() && sums.shape() == box.shape, "the sum, in its place");
+      const Tensor expected = test::cut(world, full, box);
+      for (float& value : expected.span<float>()) value *= 4;
+      for (std::size_t i = 0; i < expected.span<float>().size(); ++i)
+        expect(sums.span<float>()[i] == expected.span<float>()[i], "four times the value");
+    }
+    const auto sizes_of = [&](const Layout& from, const Layout& to) {
+      return flat_sizes(plan_redistribute({8, 8}, DType::f32, from, to, mesh.shape()), mesh.rank());
+    };
+    expect(sizes_of(Layout({S(1)}), Layout({R})).output == 0, "columns are not in order");
+    expect(sizes_of(Layout({P}), Layout({R})).input == 0, "nothing is padded for an all_reduce");
+  });
+  for (const auto& result : results) CHECK(result == "");
+}
+
 TEST_CASE("a redistribution started on a group with its own thread is waited for later") {
   const auto results = test::run_ranks(
       4,

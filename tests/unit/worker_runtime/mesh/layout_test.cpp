@@ -122,6 +122,27 @@ TEST_CASE("elements move between boxes and dense memory, any shape") {
   }
 }
 
+TEST_CASE("initial values of a part are those of the whole tensor there") {
+  MemoryAccount account;
+  Arena arena(MemoryTag::work, account);
+  const Shape shape({4, 6, 5});
+  const Tensor whole = Tensor::empty(shape, DType::f32, arena);
+  const auto stream = ops::RandomStream::of(3, "weight");
+  ops::fill_normal(whole, 1.0F, stream);
+  for (const Box& box : {Box{{0, 0, 0}, {4, 6, 5}}, Box{{2, 0, 0}, {2, 6, 5}}, Box{{0, 2, 0}, {4, 3, 5}},
+                         Box{{0, 0, 3}, {4, 6, 2}}, Box{{1, 2, 0}, {2, 3, 5}}, Box{{1, 2, 1}, {1, 3, 2}},
+                         Box{{1, 0, 2}, {2, 6, 1}}, Box{{3, 5, 4}, {1, 1, 1}}, Box{{0, 0, 5}, {4, 6, 0}}}) {
+    INFO(box.to_string());
+    const Tensor part = Tensor::empty(box.shape, DType::f32, arena);
+    const Tensor expected = Tensor::empty(box.shape, DType::f32, arena);
+    ops::fill_normal(part, 1.0F, stream, global_index(shape, box));
+    copy_box_out(expected.raw(), whole, box);
+    for (std::size_t i = 0; i < part.span<float>().size(); ++i)
+      REQUIRE(part.span<float>()[i] == expected.span<float>()[i]);
+  }
+  CHECK_THROWS_AS(global_index(shape, Box{{1, 2, 1}, {2, 3, 2}}), ShapeError);
+}
+
 TEST_CASE("layouts that cannot be are refused") {
   const MeshShape mesh({2, 2}, {"dp", "tp"});
   CHECK_THROWS_WITH(Layout({R, S(2)}).check({4, 4}, mesh),
