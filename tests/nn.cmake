@@ -20,6 +20,8 @@ add_test(NAME "parity: GPT-2 beside PyTorch" COMMAND ${live} make_gpt2_golden.py
 add_test(NAME "parity: Llama golden files" COMMAND model_parity ${CMAKE_CURRENT_SOURCE_DIR}/data/parity_llama)
 add_test(NAME "parity: Llama beside PyTorch" COMMAND ${live} make_llama_golden.py)
 add_test(NAME "parity: tied Llama beside PyTorch" COMMAND ${live} make_llama_golden.py --tied)
+add_test(NAME "parity: scaled Llama beside PyTorch" COMMAND ${live} make_llama_golden.py --scaled)
 set_tests_properties("parity: GPT-2 golden files" "parity: Llama golden files" PROPERTIES LABELS parity TIMEOUT 60)
 set_tests_properties("parity: GPT-2 beside PyTorch" "parity: Llama beside PyTorch" "parity: tied Llama beside PyTorch"
+  "parity: scaled Llama beside PyTorch"
   PROPERTIES LABELS parity TIMEOUT 120 SKIP_RETURN_CODE 77)

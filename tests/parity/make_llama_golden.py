@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_llama_golden.py --out DIR [--seed N] [--tied] [--check]: trains a tiny Llama in PyTorch for 5 steps and writes what it saw (golden.py).
+"""make_llama_golden.py --out DIR [--seed N] [--tied] [--scaled] [--check]: trains a tiny Llama in PyTorch for 5 steps and writes what it saw (golden.py).
 
 The model is LlamaForCausalLM of Hugging Face written out in plain torch, so that no further package is needed; with --check, which needs
 `transformers`, its loss and gradients are compared with Hugging Face's own on the same weights, and nothing is written.
@@ -13,7 +13,8 @@ import torch.nn.functional as F
 
 # Grouped queries, heads that are wider than their share of the model, and sizes that divide no vector.
 CONFIG = dict(vocab_size=61, hidden_size=18, intermediate_size=37, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
-              head_dim=6, rope_theta=500.0, rms_norm_eps=1e-5, tie_word_embeddings=0)
+              head_dim=6, rope_theta=500.0, rms_norm_eps=1e-5, tie_word_embeddings=0,
+              factor=1.0, low_frequency=1.0, high_frequency=4.0, original_positions=64.0)
 
 
 def shapes():
@@ -40,6 +41,12 @@ def forward(w, tokens, targets):
     batch, length = tokens.shape
     mask = torch.full((length, length), -math.inf).triu(1)
     frequencies = 1.0 / CONFIG["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    if CONFIG["factor"] != 1:  # "llama3"
+        length_of_wave = 2 * math.pi / frequencies
+        low, high = CONFIG["original_positions"] / CONFIG["low_frequency"], CONFIG["original_positions"] / CONFIG["high_frequency"]
+        kept = (CONFIG["original_positions"] / length_of_wave - CONFIG["low_frequency"]) / (CONFIG["high_frequency"] - CONFIG["low_frequency"])
+        between = (1 - kept) * frequencies / CONFIG["factor"] + kept * frequencies
+        frequencies = torch.where(length_of_wave > low, frequencies / CONFIG["factor"], torch.where(length_of_wave < high, frequencies, between))
     angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies).repeat(1, 2)
     cos, sin = angles.cos(), angles.sin()
 
@@ -81,9 +88,13 @@ def check():
     weights = golden.random_weights(shapes(), generator)
     tokens, targets = (torch.randint(CONFIG["vocab_size"], (4, 14), generator=generator) for _ in range(2))
     # Newer versions take the base of the rotary frequencies as a parameter among others, older ones as a field.
-    config = transformers.LlamaConfig(**CONFIG | dict(tie_word_embeddings=bool(CONFIG["tie_word_embeddings"])),
-                                      rope_parameters=dict(rope_type="default", rope_theta=CONFIG["rope_theta"]),
-                                      attn_implementation="eager")
+    rope = dict(rope_type="default", rope_theta=CONFIG["rope_theta"])
+    if CONFIG["factor"] != 1:
+        rope |= dict(rope_type="llama3", factor=CONFIG["factor"], low_freq_factor=CONFIG["low_frequency"],
+                     high_freq_factor=CONFIG["high_frequency"], original_max_position_embeddings=int(CONFIG["original_positions"]))
+    sizes = {key: CONFIG[key] for key in CONFIG if "size" in key or key.startswith("num_") or key in ("head_dim", "rms_norm_eps")}
+    config = transformers.LlamaConfig(**sizes, tie_word_embeddings=bool(CONFIG["tie_word_embeddings"]), rope_parameters=rope,
+                                      max_position_embeddings=128, attn_implementation="eager")
     model = transformers.LlamaForCausalLM(config)
     missing, unexpected = model.load_state_dict({name: p.detach() for name, p in weights.items()}, strict=False)
     assert not unexpected and all(name == "lm_head.weight" and CONFIG["tie_word_embeddings"] for name in missing), (missing, unexpected)
@@ -102,6 +113,9 @@ if __name__ == "__main__":
     if "--tied" in sys.argv:
         sys.argv.remove("--tied")
         CONFIG["tie_word_embeddings"] = 1
+    if "--scaled" in sys.argv:
+        sys.argv.remove("--scaled")
+        CONFIG["factor"] = 8.0
     if "--check" in sys.argv:
         sys.exit(check())
     golden.main(CONFIG, shapes(), forward)

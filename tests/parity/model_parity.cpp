@@ -102,7 +102,9 @@ class Comparison {
                        .head_dim = integer("head_dim"),
                        .rope_theta = number("rope_theta"),
                        .rms_norm_eps = static_cast<float>(number("rms_norm_eps")),
-                       .tie_word_embeddings = integer("tie_word_embeddings") != 0});
+                       .tie_word_embeddings = integer("tie_word_embeddings") != 0,
+                       .rope_scaling = {number("factor"), number("low_frequency"), number("high_frequency"),
+                                        number("original_positions")}});
   }
   AdamWConfig adamw() const { return {number("beta1"), number("beta2"), number("eps"), number("weight_decay")}; }
 

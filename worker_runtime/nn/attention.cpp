@@ -4,7 +4,6 @@
 #include <new>
 
 #include "worker_runtime/ops/attention.hpp"
-#include "worker_runtime/ops/rope.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -81,7 +80,7 @@ const Tensor& RotaryTable::at_least(std::int64_t positions) {
         static_cast<std::byte*>(::operator new(bytes, kAlignment)), bytes,
         [](std::byte* data, std::size_t) { ::operator delete (data, std::align_val_t{Arena::kAlignment}); });
     const Tensor table = Tensor::from_storage(std::move(storage), 0, {rows, head_dim_}, DType::f32);
-    ops::rope_table(theta_, table);
+    ops::rope_table(theta_, table, scaling_);
     table_ = table;
   }
   return table_;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "worker_runtime/nn/module.hpp"
+#include "worker_runtime/ops/rope.hpp"
 
 namespace dtrun::runtime {
 
@@ -13,13 +14,15 @@ namespace dtrun::runtime {
 // thread.
 class RotaryTable {
  public:
-  RotaryTable(double theta, std::int64_t head_dim) : theta_(theta), head_dim_(head_dim) {}
+  RotaryTable(double theta, std::int64_t head_dim, const ops::RopeScaling& scaling = {})
+      : theta_(theta), head_dim_(head_dim), scaling_(scaling) {}
   // [positions or more, head_dim]
   const Tensor& at_least(std::int64_t positions);
 
  private:
   double theta_;
   std::int64_t head_dim_;
+  ops::RopeScaling scaling_;
   Tensor table_;
 };
 

@@ -148,13 +148,14 @@ void LlamaConfig::validate() const {
   expect(rms_norm_eps > 0 && std::isfinite(rms_norm_eps), "rms_norm_eps", rms_norm_eps, "a number above 0");
   expect(initializer_range >= 0 && std::isfinite(initializer_range), "initializer_range", initializer_range,
          "0 or more");
+  rope_scaling.validate();
 }
 
 Model make_llama(const LlamaConfig& config) {
   config.validate();
   Model model;
   const auto& embedding = model.add<EmbeddingUnit>(config);
-  const auto table = std::make_shared<RotaryTable>(config.rope_theta, config.dim_of_head());
+  const auto table = std::make_shared<RotaryTable>(config.rope_theta, config.dim_of_head(), config.rope_scaling);
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) model.add<BlockUnit>(layer, config, table);
   model.add<HeadUnit>(config, embedding.tokens());
   return model;

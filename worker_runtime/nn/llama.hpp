@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "worker_runtime/nn/module.hpp"
+#include "worker_runtime/ops/rope.hpp"
 
 namespace dtrun::runtime {
 
@@ -22,6 +23,7 @@ struct LlamaConfig {
   float rms_norm_eps = 1e-6F;
   float initializer_range = 0.02F;
   bool tie_word_embeddings = false;
+  ops::RopeScaling rope_scaling = {};
 
   // What validate() allows at most.
   static constexpr std::int64_t kMostLayers = 4096;

@@ -44,16 +44,34 @@ void turn(std::string_view op, const Tensor& x, const Tensor& table, float direc
   });
 }
 
+double scaled(double frequency, const RopeScaling& scaling) {
+  if (scaling.factor == 1) return frequency;
+  const double turns = scaling.original_positions * frequency / (2 * M_PI);
+  const double kept =
+      std::clamp((turns - scaling.low_frequency) / (scaling.high_frequency - scaling.low_frequency), 0.0, 1.0);
+  return (1 - kept) * frequency / scaling.factor + kept * frequency;
+}
+
 }  // namespace
 
-void rope_table(double theta, const Tensor& table) {
+void RopeScaling::validate() const {
+  const bool good = factor >= 1 && std::isfinite(factor) && low_frequency > 0 && high_frequency > low_frequency &&
+                    std::isfinite(high_frequency) && original_positions >= 1 && std::isfinite(original_positions);
+  if (good) return;
+  throw UsageError("ops", fmt::format("scaling of rotary positions: factor {}, low frequency {}, high frequency {}, "
+                                      "original positions {}, expected a factor of 1 or more, 0 < low < high",
+                                      factor, low_frequency, high_frequency, original_positions));
+}
+
+void rope_table(double theta, const Tensor& table, const RopeScaling& scaling) {
+  scaling.validate();
   const auto [positions, dim] = check_table("rope_table", table);
   if (!(theta > 0) || !std::isfinite(theta))
     throw UsageError("ops", fmt::format("rope_table: theta is {}, expected a finite number above 0", theta));
   const std::int64_t half = dim / 2;
   for (std::int64_t i = 0; i < half; ++i) {
     const auto frequency =
-        static_cast<float>(1 / std::pow(theta, 2 * static_cast<double>(i) / static_cast<double>(dim)));
+        static_cast<float>(scaled(1 / std::pow(theta, 2 * static_cast<double>(i) / static_cast<double>(dim)), scaling));
     for (std::int64_t t = 0; t < positions; ++t) {
       const double angle = static_cast<double>(static_cast<float>(t) * frequency);
       float* const row = table.data<float>() + t * dim;

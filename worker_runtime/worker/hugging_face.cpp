@@ -47,6 +47,10 @@ class Fields {
     if (value != nullptr && !value->is_number()) refuse(key, value->dump(), "a number");
     return value == nullptr ? otherwise : value->get<double>();
   }
+  double required_number(const char* key) const {
+    if (find(key) == nullptr) throw UsageError("train", fmt::format("{}: there is no {}", source_, key));
+    return number(key, 0);
+  }
   bool boolean(const char* key, bool otherwise) const {
     const json* value = find(key);
     if (value != nullptr && !value->is_boolean()) refuse(key, value->dump(), "true or false");
@@ -89,24 +93,36 @@ GPT2Config gpt2(const Fields& fields) {
 }
 
 // rope_theta and rope_scaling up to version 4 of transformers, rope_parameters from version 5 on.
-double rope_theta(const Fields& fields) {
-  double theta = fields.number("rope_theta", 10000);
+struct Rope {
+  double theta;
+  ops::RopeScaling scaling;
+};
+Rope rope(const Fields& fields) {
+  Rope result{fields.number("rope_theta", 10000), {}};
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json* value = fields.find(key);
     if (value == nullptr) continue;
     const Fields inner(*value, fmt::format("{}: {}", fields.source(), key));
-    inner.only(inner.find("rope_type") != nullptr ? "rope_type" : "type", "default");
-    theta = inner.number("rope_theta", theta);
+    const char* const type_key = inner.find("rope_type") != nullptr ? "rope_type" : "type";
+    if (inner.text(type_key, "default") == "llama3") {
+      result.scaling = {inner.required_number("factor"), inner.required_number("low_freq_factor"),
+                        inner.required_number("high_freq_factor"),
+                        inner.required_number("original_max_position_embeddings")};
+    } else {
+      inner.only(type_key, "default");
+    }
+    result.theta = inner.number("rope_theta", result.theta);
     if (inner.number("partial_rotary_factor", 1) != 1)
       inner.refuse("partial_rotary_factor", inner.find("partial_rotary_factor")->dump(), "1");
   }
-  return theta;
+  return result;
 }
 
 LlamaConfig llama(const Fields& fields) {
   fields.only("hidden_act", "silu");
   fields.only("attention_bias", false);
   fields.only("mlp_bias", false);
+  const Rope positions = rope(fields);
   return {.vocab_size = fields.required("vocab_size"),
           .hidden_size = fields.required("hidden_size"),
           .intermediate_size = fields.required("intermediate_size"),
@@ -114,10 +130,11 @@ LlamaConfig llama(const Fields& fields) {
           .num_attention_heads = fields.required("num_attention_heads"),
           .num_key_value_heads = fields.integer("num_key_value_heads", 0),
           .head_dim = fields.integer("head_dim", 0),
-          .rope_theta = rope_theta(fields),
+          .rope_theta = positions.theta,
           .rms_norm_eps = static_cast<float>(fields.number("rms_norm_eps", 1e-6)),
           .initializer_range = static_cast<float>(fields.number("initializer_range", 0.02)),
-          .tie_word_embeddings = fields.boolean("tie_word_embeddings", false)};
+          .tie_word_embeddings = fields.boolean("tie_word_embeddings", false),
+          .rope_scaling = positions.scaling};
 }
 
 template <class Config>

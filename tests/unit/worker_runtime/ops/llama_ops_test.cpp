@@ -109,6 +109,25 @@ TEST_CASE("rotary positions equal the formula, keep lengths, and their gradient 
   });
 }
 
+TEST_CASE("scaled rotary positions: slow pairs turn slower, fast ones as before, the others in between") {
+  // Wave lengths of 2 pi, about 50 and about 396 positions; 16 and 64 are the bounds.
+  const Tensor plain = empty({3, 6}), scaled = empty({3, 6});
+  ops::rope_table(500, plain);
+  ops::rope_table(500, scaled, {.factor = 8, .low_frequency = 1, .high_frequency = 4, .original_positions = 64});
+  const auto angle = [](const Tensor& table, int pair) {
+    return std::atan2(static_cast<double>(table.data<float>()[6 + 3 + pair]),
+                      static_cast<double>(table.data<float>()[6 + pair]));
+  };
+  CHECK(angle(scaled, 0) == angle(plain, 0));
+  const double middle = std::pow(500.0, -1.0 / 3);
+  const double kept = (64 * middle / (2 * M_PI) - 1) / 3;
+  CHECK(angle(scaled, 1) == Approx((1 - kept) * middle / 8 + kept * middle).epsilon(1e-6));
+  CHECK(angle(scaled, 2) == Approx(angle(plain, 2) / 8).epsilon(1e-6));
+  CHECK_THROWS_AS(ops::rope_table(500, scaled, {.factor = 0.5}), UsageError);
+  CHECK_THROWS_AS(ops::rope_table(500, scaled, {.factor = 8, .low_frequency = 4}), UsageError);
+  CHECK_THROWS_AS(ops::rope_table(500, scaled, {.factor = 8, .original_positions = NAN}), UsageError);
+}
+
 TEST_CASE("rotary positions refuse what cannot be turned") {
   const Tensor table = empty({4, 6});
   ops::rope_table(10000, table);

@@ -99,6 +99,18 @@ TEST_CASE("config.json of a Llama, of both generations of transformers") {
   newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1234.5}};
   const auto other = std::get<LlamaConfig>(read(newer));
   CHECK(other.rope_theta == 1234.5);
+  CHECK(other.rope_scaling.factor == 1);
+  const auto scaled = std::get<LlamaConfig>(read(with(llama_json(), "rope_scaling",
+                                                      {{"rope_type", "llama3"},
+                                                       {"factor", 32.0},
+                                                       {"low_freq_factor", 2.0},
+                                                       {"high_freq_factor", 5.0},
+                                                       {"original_max_position_embeddings", 4096}})));
+  CHECK(scaled.rope_scaling.factor == 32);
+  CHECK(scaled.rope_scaling.low_frequency == 2);
+  CHECK(scaled.rope_scaling.high_frequency == 5);
+  CHECK(scaled.rope_scaling.original_positions == 4096);
+  CHECK(scaled.rope_theta == 500000);
   CHECK(other.kv_heads() == 4);
   CHECK(other.dim_of_head() == 6);
   CHECK_FALSE(other.tie_word_embeddings);
@@ -117,8 +129,17 @@ TEST_CASE("what a config.json asks for and is not carried out is refused, with t
       {with(llama_json(), "model_type", "mistral"), "model_type is \"mistral\", expected \"gpt2\" or \"llama\""},
       {with(llama_json(), "hidden_act", "gelu"), "hidden_act is \"gelu\", expected \"silu\""},
       {with(llama_json(), "attention_bias", true), "attention_bias is true, expected false"},
+      {with(llama_json(), "rope_scaling", {{"rope_type", "yarn"}, {"factor", 8.0}}),
+       "rope_scaling: rope_type is \"yarn\""},
       {with(llama_json(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}),
-       "rope_scaling: rope_type is \"llama3\""},
+       "rope_scaling: there is no low_freq_factor"},
+      {with(llama_json(), "rope_scaling",
+            {{"rope_type", "llama3"},
+             {"factor", 8.0},
+             {"low_freq_factor", 4.0},
+             {"high_freq_factor", 1.0},
+             {"original_max_position_embeddings", 8192}}),
+       "low frequency 4, high frequency 1"},
       {with(llama_json(), "rope_scaling", {{"type", "linear"}}), "type is \"linear\""},
       {with(llama_json(), "num_hidden_layers", "two"), "num_hidden_layers is \"two\", expected a whole number"},
       {with(llama_json(), "num_hidden_layers", nullptr), "there is no num_hidden_layers"},
