@@ -1,10 +1,13 @@
 #include "rendezvous/coordinator/entrance.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
 
 #include <utility>
+
+#include "rendezvous/base/endpoint.hpp"
 
 namespace dtrun::rendezvous {
 namespace {
@@ -15,14 +18,19 @@ using asio::ip::tcp;
 constexpr std::size_t kMaxHelloBytes = 4096;
 constexpr auto kNotesForgotten = std::chrono::minutes(10);
 
-std::string address_of(const tcp::socket& socket) {
-  boost::system::error_code error;
-  const auto peer = socket.remote_endpoint(error);
-  if (error) return "?";
-  auto address = peer.address();
+SocketEnd end_of(const tcp::endpoint& endpoint) {
+  auto address = endpoint.address();
   if (address.is_v6() && address.to_v6().is_v4_mapped())
     address = make_address_v4(asio::ip::v4_mapped, address.to_v6());
-  return address.to_string();
+  return {address.to_string(), endpoint.port()};
+}
+
+// Empty when the peer may speak: it is on another machine, or of our own user, or root's.
+std::string objection_to_user(const SocketEnd& own, const SocketEnd& peer) {
+  if (own.host != peer.host && !is_loopback_host(peer.host)) return {};
+  const auto user = user_of_peer(own, peer);
+  if (!user || *user == 0 || *user == ::geteuid()) return {};
+  return fmt::format("it is a process of user {}, the job is user {}'s", *user, ::geteuid());
 }
 
 }  // namespace
@@ -39,10 +47,12 @@ void Entrance::add(tcp::socket socket) {
     refuse(strangers_.begin()->first, "too many connections wait that have not said who they are");
   }
   const auto id = ++next_id_;
-  auto address = address_of(socket);
+  boost::system::error_code gone;
+  auto own = end_of(socket.local_endpoint(gone)), peer = end_of(socket.remote_endpoint(gone));
+  if (gone) return;
   auto stream = std::make_shared<FrameStream>(std::move(socket), token_ ? kMaxHandshakeBytes : kMaxHelloBytes);
-  strangers_.try_emplace(id, Stranger{stream, std::move(address), CoordinatorHandshake(token_, fresh_nonce()),
-                                      Clock::now() + limits_.patience});
+  strangers_.try_emplace(id, Stranger{stream, std::move(own), std::move(peer),
+                                      CoordinatorHandshake(token_, fresh_nonce()), Clock::now() + limits_.patience});
   const auto alive = std::weak_ptr(alive_);
   stream->start({[this, alive, id](std::string_view message) {
                    if (!alive.expired()) hear(id, message);
@@ -63,12 +73,17 @@ void Entrance::hear(std::uint64_t id, std::string_view message) {
     stream->send(step.answer);
     return refuse(id, step.why);
   }
+  if (const auto why = objection_to_user(found->second.own, found->second.peer); !why.empty()) {
+    // In a job without a token it has said hello already, and hears an agent's answer.
+    if (!token_) stream->send(encode(ToAgent(Refuse{why, false})));
+    return refuse(id, why);
+  }
   std::optional<ToCoordinator> first;
   if (!token_) first = decode_to_coordinator(message);
   if (!step.answer.empty()) stream->send(step.answer);
   // Sending may have ended it.
   if (step.state != HandshakeStep::State::admitted || !strangers_.contains(id)) return;
-  auto address = std::move(found->second.address);
+  auto address = std::move(found->second.peer.host);
   strangers_.erase(found);
   admit_({stream, std::move(address), std::move(first)});
 }
@@ -81,7 +96,7 @@ void Entrance::refuse(std::uint64_t id, const std::string& why) {
   strangers_.erase(found);
   stranger.stream->finish();
   // Somebody who looks whether the port is open is no news.
-  if (why != kConnectionEnded) note(fmt::format("refused {}: {}", stranger.address, why));
+  if (why != kConnectionEnded) note(fmt::format("refused {}: {}", stranger.peer.host, why));
 }
 
 void Entrance::note(const std::string& line) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "rendezvous/base/clock.hpp"
+#include "rendezvous/base/peer_user.hpp"
 #include "rendezvous/coordinator/frame_stream.hpp"
 #include "rendezvous/coordinator/handshake.hpp"
 
@@ -23,7 +24,8 @@ struct EntranceLimits {
   std::chrono::milliseconds patience{5000};
 };
 
-// Whoever has proved to know the token; in a job without one, whoever has begun as an agent does.
+// Whoever has proved to know the token; in a job without one, whoever has begun as an agent does. A process of this
+// machine must belong to the job's user, or root.
 struct Admitted {
   std::shared_ptr<FrameStream> stream;
   std::string address;
@@ -45,7 +47,7 @@ class Entrance {
   static constexpr std::size_t kMaxNotes = 64;
   struct Stranger {
     std::shared_ptr<FrameStream> stream;
-    std::string address;
+    SocketEnd own, peer;
     CoordinatorHandshake handshake;
     Clock::time_point until;
   };

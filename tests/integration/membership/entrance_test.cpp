@@ -1,5 +1,7 @@
 // Who gets in to the coordinator, over real sockets: tokens, strangers, floods.
+#include <sys/fsuid.h>
 #include <sys/resource.h>
+#include <unistd.h>
 #include <boost/asio/io_context.hpp>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <fstream>
 #include <memory>
 
+#include "rendezvous/base/peer_user.hpp"
 #include "rendezvous/coordinator/coordinator_server.hpp"
 #include "rendezvous/coordinator/membership_client.hpp"
 #include "tests/catch.hpp"
@@ -258,4 +261,44 @@ TEST_CASE("a job that anybody can join says so, once it can be reached from outs
   CHECK_THAT(outside.warning(), Contains("anybody who reaches 0.0.0.0:") && Contains("--rdzv-token-file"));
   const CoordinatorServer guarded(io, rules(2), "0.0.0.0", 0, {}, token());
   CHECK(guarded.warning().empty());
+}
+
+TEST_CASE("the kernel tells whose a connection of this machine is", "[membership]") {
+  asio::io_context io;
+  asio::ip::tcp::acceptor acceptor(io, {asio::ip::make_address("127.0.0.1"), 0});
+  asio::ip::tcp::socket client(io);
+  client.connect(acceptor.local_endpoint());
+  const auto server = acceptor.accept();
+  const SocketEnd own{"127.0.0.1", server.local_endpoint().port()}, peer{"127.0.0.1", server.remote_endpoint().port()};
+  CHECK(user_of_peer(own, peer) == ::geteuid());
+  const auto begin = Clock::now();
+  constexpr int kTimes = 1000;
+  for (int i = 0; i < kTimes; ++i) static_cast<void>(user_of_peer(own, peer));
+  const std::chrono::duration<double, std::micro> time = (Clock::now() - begin) / kTimes;
+  WARN(time.count() << " us for each question");
+  CHECK_FALSE(user_of_peer(own, {"127.0.0.1", 1}));
+  CHECK_FALSE(user_of_peer(own, {"no address", 1}));
+}
+
+TEST_CASE("another user of this machine gets into no job, with or without a token (E1)", "[membership]") {
+  if (::geteuid() != 0) {
+    WARN("only root can pretend to be somebody else: not tested");
+    return;
+  }
+  for (const bool guarded : {false, true}) {
+    CAPTURE(guarded);
+    Host host(2, guarded ? std::optional(token()) : std::nullopt);
+    ::setfsuid(65534);  // a socket belongs to the user that makes it
+    const auto stranger = std::make_unique<RawPeer>(host.io, host.server.port());
+    ::setfsuid(0);
+    if (guarded) {
+      stranger->send(AgentHandshake(token(), "job", fresh_nonce()).opening());
+    } else {
+      stranger->send(encode(ToCoordinator(Hello{.job = "job", .node = "n", .address = "", .node_rank = {}})));
+    }
+    CHECK(host.until([&] { return stranger->closed(); }, 2s));
+    CHECK(host.noted("a process of user 65534, the job is user 0's"));
+    CHECK(host.server.state().nodes_here() == 0);
+    if (!guarded) CHECK_THAT(stranger->message(0).value_or(""), Contains("user 65534"));
+  }
 }
