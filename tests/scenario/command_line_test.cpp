@@ -48,7 +48,7 @@ TEST_CASE("the program's arguments are its own (C30)") {
   CHECK(outcome.error.empty());
 }
 
-TEST_CASE("misspelt and abbreviated options are refused with a suggestion; the last of two wins (C30)") {
+TEST_CASE("misspelt and abbreviated options are refused with a suggestion, the last of two wins (C30)") {
   const TempDirectory directory;
   const auto program = program_that_shows_its_arguments(directory);
   for (const auto& [word, meant] : {std::pair<std::string, std::string>{"--nproc-per-nod=2", "--nproc-per-node"},

@@ -118,7 +118,7 @@ TEST_CASE("a process below a worker that the kernel kills for its memory is note
                               Catch::Contains("the kernel killed 1 other process of this cgroup"));
 }
 
-TEST_CASE("C19: out of memory at the same step twice is not tried a third time; without a step it is") {
+TEST_CASE("C19: out of memory at the same step twice is not tried a third time, without a step it is") {
   const LimitedCgroup cgroup;
   if (!cgroup.made()) {
     WARN("skipped: no memory cgroup can be made here");

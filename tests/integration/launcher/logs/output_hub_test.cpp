@@ -105,7 +105,7 @@ TEST_CASE("lines get their prefix, files get the bytes, each stream its own cons
   CHECK(console.hub.stderr_tail(id).empty());
 }
 
-TEST_CASE("the plan decides what is shown; stderr is remembered in any case") {
+TEST_CASE("the plan decides what is shown, stderr is remembered in any case") {
   FileConsole console;
   auto ends = console.hub.attach({.console_stdout = false, .console_stderr = false});
   write_all(ends.stdout_fd, "hidden\n");

@@ -72,7 +72,7 @@ TEST_CASE("blocking send and recv, many more messages than slots, counted") {
   for (const auto& result : results) CHECK(result == "");
 }
 
-TEST_CASE("a receive can be polled and waited for with a deadline; the message still arrives afterwards") {
+TEST_CASE("a receive can be polled and waited for with a deadline, the message still arrives afterwards") {
   const std::string backend = GENERATE("shm", "gloo");
   const auto results = test::run_ranks(
       2,

@@ -51,7 +51,7 @@ void check_sum(ProcessGroup& group) {
 
 }  // namespace
 
-TEST_CASE("ranks meet through a TcpStore; a second group of another name uses the same store") {
+TEST_CASE("ranks meet through a TcpStore, a second group of another name uses the same store") {
   const StoreOnThread server;
   const auto results = meet(3, server.port(), {}, [](rendezvous::Store& store, ProcessGroup& group) {
     check_sum(group);

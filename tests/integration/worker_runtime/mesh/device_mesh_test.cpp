@@ -23,7 +23,7 @@ using Ranks = std::vector<std::int64_t>;
 
 }  // namespace
 
-TEST_CASE("a mesh has a group per axis and per set of axes; slices and flattened meshes find the same ranks") {
+TEST_CASE("a mesh has a group per axis and per set of axes, slices and flattened meshes find the same ranks") {
   const std::string backend = GENERATE("shm", "gloo");
   const auto results = test::run_ranks(
       8,

@@ -136,7 +136,7 @@ TEST_CASE("the second Ctrl-C kills at once") {
        Phase::finished);
 }
 
-TEST_CASE("a signal while the job restarts ends it; while it fails it keeps the culprit's code") {
+TEST_CASE("a signal while the job restarts ends it, while it fails it keeps the culprit's code") {
   play(job(5),
        {{{E::workers_started, 2}, {}},
         {ended_with(3), {{A::signal_groups, SIGTERM}, {A::arm_restart_grace}}},
@@ -319,7 +319,7 @@ TEST_CASE("on several nodes success waits for the others, whose failure may stil
        Phase::finished);
 }
 
-TEST_CASE("a failure on another node stops the workers here; a node that is cut off kills them") {
+TEST_CASE("a failure on another node stops the workers here, a node that is cut off kills them") {
   play(one_of_several(),
        {{{E::round_begins, 1}, {}},
         {{E::workers_started, 1}, {}},

@@ -32,7 +32,7 @@ TEST_CASE("who tells no progress, or cannot, goes on") {
   CHECK_FALSE(read_progress("/no/such/directory/progress"));
 }
 
-TEST_CASE("a progress file is a number and a line end; anything else is no progress") {
+TEST_CASE("a progress file is a number and a line end, anything else is no progress") {
   const TempDirectory directory;
   for (const auto* good : {"7\n", "  7\n", "7", "7\nmore"}) {
     directory.write("progress", good);

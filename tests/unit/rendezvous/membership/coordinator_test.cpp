@@ -199,7 +199,7 @@ TEST_CASE("silence is death, and no round starts while the silent one may still 
   CHECK(table.told<Assignment>(1)->world_size == 2);
 }
 
-TEST_CASE("who is challenged and says nothing loses the place; his round ends when his lease does", "[membership]") {
+TEST_CASE("who is challenged and says nothing loses the place, his round ends when his lease does", "[membership]") {
   Table table(rules(1, 2));
   table.hello(1, 0);
   table.hello(2, 1);

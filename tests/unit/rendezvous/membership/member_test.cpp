@@ -114,7 +114,7 @@ TEST_CASE("a member without an answer kills its workers before the others give i
   CHECK(seat.wanted<Reconnect>());
 }
 
-TEST_CASE("answers keep a member alive; the time of sending counts", "[membership]") {
+TEST_CASE("answers keep a member alive, the time of sending counts", "[membership]") {
   Seat seat;
   seat.hears(Welcome{1, 1000, 5000});
   seat.start(1);
@@ -138,7 +138,7 @@ TEST_CASE("the verdict is the exit, after the last worker", "[membership]") {
   CHECK(seat.member.exited());
 }
 
-TEST_CASE("a lost connection kills; a refusal for good is the end", "[membership]") {
+TEST_CASE("a lost connection kills, a refusal for good is the end", "[membership]") {
   Seat lost;
   lost.hears(Welcome{1, 1000, 5000});
   lost.start(1);

@@ -65,7 +65,7 @@ TEST_CASE("no way to the others is an error that says what to set") {
                     Contains("rank 0 on a has no address"));
 }
 
-TEST_CASE("an origin survives the store; anything else is refused") {
+TEST_CASE("an origin survives the store, anything else is refused") {
   const Origin origin = on("boot/net:[4026531840]", "10.0.0.1", true);
   const Origin back = Origin::decode(origin.encode());
   CHECK(back.host == origin.host);

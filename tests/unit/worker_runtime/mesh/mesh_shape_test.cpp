@@ -47,7 +47,7 @@ TEST_CASE("every rank is at its own place in its group, on every set of axes") {
   }
 }
 
-TEST_CASE("slices keep named axes; flattening joins neighbours and renumbers nobody") {
+TEST_CASE("slices keep named axes, flattening joins neighbours and renumbers nobody") {
   const MeshShape mesh({2, 3, 4}, {"pp", "dp", "tp"});
   const std::array<std::string_view, 2> names{"pp", "tp"};
   CHECK(mesh.slice(mesh.axes_of(names)) == MeshShape({2, 4}, {"pp", "tp"}));

@@ -43,7 +43,7 @@ TEST_CASE("Llama has the names and shapes of Hugging Face") {
   CHECK(grouped.unit(3).output_shape(8, 128) == Shape{8, 128, 2048});
 }
 
-TEST_CASE("a tied Llama has no lm_head; heads may be wider than their share of the model") {
+TEST_CASE("a tied Llama has no lm_head, heads may be wider than their share of the model") {
   const Model model = make_llama({.vocab_size = 128256,
                                   .hidden_size = 2048,
                                   .intermediate_size = 8192,

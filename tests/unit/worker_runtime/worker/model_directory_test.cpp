@@ -159,7 +159,7 @@ TEST_CASE("what a config.json asks for and is not carried out is refused, with t
   }
 }
 
-TEST_CASE("--model DIR takes the sizes of the directory, and flags must agree with it") {
+TEST_CASE("the option --model DIR takes the sizes of the directory, and flags must agree with it") {
   const TempDirectory directory;
   directory.write("config.json", llama_json().dump());
   const auto path = directory.path().string();
@@ -190,7 +190,7 @@ TEST_CASE("--model DIR takes the sizes of the directory, and flags must agree wi
   CHECK_THROWS_WITH(parse({"--model", path.c_str()}), Contains("config.json: there is no such file"));
 }
 
-TEST_CASE("weights come from the directory, whole or in parts; --init beats them; without them the seed decides") {
+TEST_CASE("weights come from the directory, whole or in parts, --init beats them, without them the seed decides") {
   const TempDirectory directory;
   directory.write("config.json", llama_json().dump());
   const auto path = directory.path().string();
