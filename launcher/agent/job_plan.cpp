@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string_view>
 
 #include "launcher/agent/machine.hpp"
 #include "launcher/agent/numa_binding.hpp"
@@ -22,6 +24,36 @@ std::vector<std::string> warnings_of(const LaunchConfig& config, const JobPlan& 
     const bool all = std::none_of(filter.begin(), filter.end(), exists);
     warnings.push_back(fmt::format("--local-ranks-filter: there is no local rank {} (there are {}){}", *missing,
                                    plan.workers, all ? ", so no output at all is shown" : ""));
+  }
+  // torchrun ignores the others silently.
+  constexpr std::string_view kKnown[] = {"join_timeout",
+                                         "last_call_timeout",
+                                         "close_timeout",
+                                         "heartbeat_timeout",
+                                         "keep_alive_interval",
+                                         "keep_alive_max_attempt",
+                                         "is_host",
+                                         "read_timeout",
+                                         "cas_backoff_max_seconds",
+                                         "store_type",
+                                         "timeout",
+                                         "rank",
+                                         "join",
+                                         "protocol",
+                                         "cert",
+                                         "key",
+                                         "cacert",
+                                         "etcd_prefix",
+                                         "ssl_cert",
+                                         "ssl_cert_key",
+                                         "ca_cert"};
+  for (const auto& [key, value] : config.rendezvous.conf) {
+    if (std::find(std::begin(kKnown), std::end(kKnown), key) == std::end(kKnown))
+      warnings.push_back(fmt::format("--rdzv-conf: there is no setting \"{}\"", key));
+  }
+  if (plan.kind == JobKind::static_nodes && config.nodes.min != config.nodes.max) {
+    warnings.push_back(fmt::format("--nnodes is {}:{}: with the static backend that is {}, c10d takes what comes",
+                                   config.nodes.min, config.nodes.max, config.nodes.max));
   }
   if (plan.kind == JobKind::static_nodes && is_loopback_host(plan.endpoint.host)) {
     warnings.push_back(

@@ -63,6 +63,10 @@ void validate_job_id(const std::string& id) {
 void validate_several_nodes(const LaunchConfig& config) {
   const auto& rendezvous = config.rendezvous;
   const auto& rank = rendezvous.node_rank;
+  const auto& text = rendezvous.endpoint;
+  if (std::count(text.begin(), text.end(), ':') > 1 && text.find('[') == std::string::npos)
+    refuse(
+        fmt::format("--rdzv-endpoint is \"{}\", expected an IPv6 address in brackets, such as [fd00::1]:29400", text));
   if (rank && (*rank < 0 || *rank >= config.nodes.max))
     refuse(fmt::format("--node-rank is {}, expected 0 to {}", *rank, config.nodes.max - 1));
   if (kind_of(config) == JobKind::static_nodes) {

@@ -199,7 +199,7 @@ TEST_CASE("a line of many megabytes arrives") {
 }
 
 TEST_CASE(
-    "a console that nobody reads stops no worker whose output is in a file; the loss is counted and told on stderr") {
+    "a console that nobody reads stops no worker whose output is in a file, the loss is counted and told on stderr") {
   int ends[2];
   const bool socket = GENERATE(false, true);
   REQUIRE((socket ? ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) : ::pipe2(ends, O_CLOEXEC)) == 0);

@@ -128,6 +128,7 @@ TEST_CASE("what cannot work is refused with a line that says why") {
       {{"--rdzv-conf=last_call_timeout=0", "w"}, "seconds above 0"},
       {{"--rdzv-id=a/b", "--master-port=1", "w"}, "without '/'"},
       {{"--nnodes=2", "w"}, "where the nodes meet"},
+      {{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=fd00::1", "w"}, "in brackets"},
       {{"--nnodes=2", "--rdzv-backend=c10d", "w"}, "no --rdzv-endpoint"},
       {{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:0", "w"}, "a port above 0"},
       {{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:1", "--rdzv-id=a b", "w"}, "the same on every node"},

@@ -87,7 +87,7 @@ TEST_CASE("a waiter wakes once, when the last of its keys has come, by any kind 
 }
 
 TEST_CASE(
-    "an arrival counts although the key is deleted before the others come; a key named twice counts twice at once") {
+    "an arrival counts although the key is deleted before the others come, a key named twice counts twice at once") {
   KeySpace space;
   Recorder waiter(space);
   CHECK_FALSE(wait(space, waiter, {"p", "q"}));

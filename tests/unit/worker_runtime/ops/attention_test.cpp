@@ -216,7 +216,7 @@ TEST_CASE("attention over several query blocks has the right gradient along rand
 }
 
 TEST_CASE(
-    "attention keeps to the past: a later token changes nothing before it, to the bit; NaN reaches all that follows") {
+    "attention keeps to the past: a later token changes nothing before it, to the bit, NaN reaches all that follows") {
   on_every_level([] {
     const Case c{1, 40, 8, 1};
     const Tensor dout = random({1, c.time, 8}, 2);
