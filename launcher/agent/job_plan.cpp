@@ -55,6 +55,11 @@ std::vector<std::string> warnings_of(const LaunchConfig& config, const JobPlan& 
     warnings.push_back(fmt::format("--nnodes is {}:{}: with the static backend that is {}, c10d takes what comes",
                                    config.nodes.min, config.nodes.max, config.nodes.max));
   }
+  if (plan.kind == JobKind::static_nodes && !config.rendezvous.token_file.empty()) {
+    warnings.push_back(
+        "--rdzv-token-file protects nothing with the static backend: every process that reaches the "
+        "store can use it; --rdzv-backend=c10d asks for the token");
+  }
   if (plan.kind == JobKind::static_nodes && is_loopback_host(plan.endpoint.host)) {
     warnings.push_back(
         fmt::format("the nodes meet at {}: they must all be on this machine", plan.endpoint.to_string()));

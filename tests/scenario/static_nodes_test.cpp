@@ -90,3 +90,16 @@ TEST_CASE("static: who is missing is said while there is time, and at its end") 
             "dtrun: error: [rendezvous] only 1 of 2 nodes came within 6 s (static, 127.0.0.1:{})\n", port)) !=
         std::string::npos);
 }
+
+TEST_CASE("static: a token that protects nothing is told, and so is a setting that does not exist") {
+  const auto warned = [](const std::string& option) {
+    auto argv = node(0, free_port(), "exit 0", option);
+    argv.insert(argv.begin() + 1, "--explain");
+    Job job(argv);
+    CHECK(code(job) == 0);
+    return job.error();
+  };
+  CHECK(warned("--rdzv-token-file=secret").find("protects nothing with the static backend") != std::string::npos);
+  CHECK(warned("--rdzv-conf=tiemout=5").find("there is no setting \"tiemout\"") != std::string::npos);
+  CHECK(warned("--rdzv-conf=timeout=5").find("there is no setting") == std::string::npos);
+}
