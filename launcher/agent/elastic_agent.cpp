@@ -323,7 +323,7 @@ class ElasticAgent::Impl {
   RunDirectory directory_;
   WorkerSpec spec_;
   Round round_;
-  std::optional<rendezvous::Verdict> verdict_;  // of shared rounds
+  std::optional<rendezvous::Verdict> verdict_;  // of the source of rounds: always of shared ones, else why they failed
   int culprit_ = -1;                            // local rank of the first failure of this round
   std::string start_error_;                     // a worker could not be started: why
   MemoryCgroup memory_;

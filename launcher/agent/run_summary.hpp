@@ -39,7 +39,7 @@ struct Ending {
   const JobState& state;
   int culprit = -1;                                   // local rank of the first failure
   const std::string& start_error;                     // a worker could not be started: why
-  const std::optional<rendezvous::Verdict>& verdict;  // of shared rounds, for all nodes
+  const std::optional<rendezvous::Verdict>& verdict;  // of the source of rounds, if it has one
 };
 
 // For the console, when a failed attempt is followed by another.
