@@ -51,7 +51,7 @@ void add_sharded_calls(const Program& program, const Action& action, std::vector
 
 std::vector<Call> collectives(const Program& program, const std::vector<Action>& actions) {
   std::vector<Call> calls;
-  const bool split = program.config.shard_parameters;
+  const bool split = program.config.splits_parameters();
   for (const auto& action : actions) {
     const bool metrics = action.buffer == program.metrics_buffer();
     if (action.kind == ActionKind::unshard || (split && action.kind == ActionKind::clip) ||
@@ -115,19 +115,19 @@ std::uint64_t whole_peak(const Program& program) {
 
 Prediction predict(const Program& program) {
   Prediction result;
-  const int n = program.config.world_size;
-  const auto sent = [&](const std::vector<Action>& actions) {
-    std::uint64_t total = 0;
+  const auto& axes = program.config.axes;
+  const auto count = [&](const std::vector<Action>& actions, auto& bytes) {
     for (const auto& call : collectives(program, actions)) {
-      total += bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * call.element_bytes, n,
-                          call.action->peer == program.rank);
+      const auto traffic = program.traffic_of(*call.action);
+      const int ranks = traffic == "metrics" ? axes.world_size() : traffic == "fsdp" ? axes.fsdp : axes.data_ranks();
+      const auto sent = bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * call.element_bytes, ranks,
+                                   call.action->peer == axes.data_rank(program.rank));
+      if (sent > 0) bytes[std::string(traffic)] += sent;
     }
-    return total;
   };
-  const auto* axis = program.config.shard_parameters ? "fsdp" : "dp";
-  result.setup_bytes[axis] = sent(program.setup);
-  result.step_bytes[axis] = sent(program.step);
-  if (program.config.shard_parameters) {
+  count(program.setup, result.setup_bytes);
+  count(program.step, result.step_bytes);
+  if (program.config.splits_parameters()) {
     std::int64_t all = 0, largest = 0;
     for (const auto& group : program.shards) {
       all += group.shard_numel;
@@ -158,8 +158,8 @@ CheckReport check(std::span<const Program> programs) {
     return report;
   }
   const auto& zero = programs.front();
-  if (static_cast<int>(programs.size()) != zero.config.world_size) {
-    add(fmt::format("{} programs for a world of {}", programs.size(), zero.config.world_size));
+  if (static_cast<int>(programs.size()) != zero.config.axes.world_size()) {
+    add(fmt::format("{} programs for a world of {}", programs.size(), zero.config.axes.world_size()));
   }
   const auto setup = collectives(zero, zero.setup);
   const auto step = collectives(zero, zero.step);
@@ -168,7 +168,7 @@ CheckReport check(std::span<const Program> programs) {
     const auto add_of_rank = [&](const std::string& text) { add(fmt::format("rank {}: {}", r, text)); };
     if (program.rank != static_cast<int>(r)) add_of_rank(fmt::format("has the program of rank {}", program.rank));
     if (program.config != zero.config) add_of_rank("has another configuration than rank 0");
-    if (program.config.shard_parameters) {
+    if (program.config.splits_parameters()) {
       ShardFlowCheck(program, add_of_rank).run();
     } else {
       FlowCheck(program, add_of_rank).run();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -14,8 +15,8 @@ namespace dtrun::runtime {
 
 // What a rank sends and holds, as the program says. Compared with what is counted at run time.
 struct Prediction {
-  std::map<std::string, std::uint64_t> setup_bytes;  // by axis, sent by this rank
-  std::map<std::string, std::uint64_t> step_bytes;
+  using Bytes = std::map<std::string, std::uint64_t, std::less<>>;  // by Program::traffic_of, sent by this rank
+  Bytes setup_bytes, step_bytes;
   std::uint64_t param_bytes = 0;
   std::uint64_t grad_bytes = 0;        // buckets, metrics, and scratch when there are several micro-batches
   std::uint64_t whole_peak_bytes = 0;  // of split parameters: whole values and whole gradients at the fullest moment

@@ -82,7 +82,7 @@ void insert_reduces(const Program& program, std::vector<Action>& actions) {
 void add_update(const Program& program, std::vector<Action>& actions) {
   actions.push_back({ActionKind::reduce, -1, -1, -1, program.metrics_buffer()});
   // Split gradients were waited for when their buffers were given back.
-  const int first = program.config.shard_parameters ? program.metrics_buffer() : 0;
+  const int first = program.config.splits_parameters() ? program.metrics_buffer() : 0;
   for (int buffer = first; buffer <= program.metrics_buffer(); ++buffer) {
     actions.push_back({ActionKind::wait, -1, -1, -1, buffer});
   }
@@ -96,7 +96,16 @@ void ParallelConfig::validate() const {
   const auto at_least_one = [](std::string_view name, std::int64_t value) {
     if (value < 1) throw UsageError("parallel", fmt::format("{} is {}, expected at least 1", name, value));
   };
-  at_least_one("world size", world_size);
+  at_least_one("the axis pp", axes.pp);
+  at_least_one("the axis dp", axes.dp);
+  at_least_one("the axis fsdp", axes.fsdp);
+  at_least_one("the axis tp", axes.tp);
+  const auto not_yet = [](bool asked, std::string_view what) {
+    if (asked) throw UsageError("parallel", fmt::format("{} is not supported yet", what));
+  };
+  not_yet(axes.pp > 1, "the axis pp");
+  not_yet(axes.tp > 1, "the axis tp");
+  not_yet(axes.dp > 1 && axes.fsdp > 1, "dp and fsdp together");
   at_least_one("number of micro-batches", micro_batches);
   at_least_one("bucket size in bytes", bucket_bytes);
   at_least_one("size of the first bucket in bytes", first_bucket_bytes);
@@ -104,18 +113,18 @@ void ParallelConfig::validate() const {
 
 Program compile(const ModelDescription& model, const ParallelConfig& config, int rank) {
   config.validate();
-  if (rank < 0 || rank >= config.world_size) {
-    throw UsageError("parallel", fmt::format("rank {} of {} ranks", rank, config.world_size));
+  if (rank < 0 || rank >= config.axes.world_size()) {
+    throw UsageError("parallel", fmt::format("rank {} of {} ranks", rank, config.axes.world_size()));
   }
   Program program{rank, config, model, {}, {}, {}, {}};
-  if (config.shard_parameters) {
-    program.shards = split_parameters(model, config.world_size);
+  if (config.splits_parameters()) {
+    program.shards = split_parameters(model, config.axes.fsdp);
     program.buffers = buffers_of_shards(program);
   } else {
     program.buffers = assign_buckets(model, config);
   }
   program.buffers.push_back({"metrics", static_cast<std::int64_t>(kMetrics), {}});
-  if (config.shard_parameters) {
+  if (config.splits_parameters()) {
     add_sharded_step(program);
   } else {
     for (int unit = 0; unit < static_cast<int>(model.units.size()); ++unit) {

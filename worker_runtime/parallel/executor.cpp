@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -11,6 +13,8 @@
 
 namespace dtrun::runtime {
 namespace {
+
+constexpr std::array kDataAxes = {1, 2};  // dp and fsdp of MeshAxes::shape()
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
@@ -41,10 +45,17 @@ void with_place(Where&& where, Function&& function) {
 
 }  // namespace
 
-StepExecutor::StepExecutor(Model& model, Program program, ProcessGroup& group, MemoryAccount& account)
+DeviceMesh make_mesh(ProcessGroup& world, const MeshAxes& axes) {
+  const auto shape = axes.shape();
+  return init_device_mesh(world, shape.extents(), shape.names());
+}
+
+StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh, MemoryAccount& account)
     : model_(model),
       program_(std::move(program)),
-      group_(group),
+      mesh_(mesh),
+      world_(mesh.all()),
+      data_(mesh.group(kDataAxes)),
       param_arena_(MemoryTag::param, account),
       grad_arena_(MemoryTag::grad, account),
       activation_arena_(MemoryTag::activation, account),
@@ -52,29 +63,36 @@ StepExecutor::StepExecutor(Model& model, Program program, ProcessGroup& group, M
       parameters_(model.parameters()),
       works_(program_.buffers.size()),
       micro_batch_of_gradients_(program_.model.units.size(), 0) {
-  if (group.rank() != program_.rank || group.size() != program_.config.world_size) {
-    throw UsageError("parallel", fmt::format("the program is for rank {} of {}, the group is rank {} of {}",
-                                             program_.rank, program_.config.world_size, group.rank(), group.size()));
+  if (mesh.rank() != program_.rank || mesh.shape() != program_.config.axes.shape()) {
+    throw UsageError("parallel",
+                     fmt::format("the program is for rank {} of {}, the mesh is {}, this is rank {}", program_.rank,
+                                 program_.config.axes.to_string(), mesh.shape().to_string(), mesh.rank()));
   }
+  groups_ = {&world_};
+  const auto add_group = [&](ProcessGroup& group) {
+    if (std::ranges::find(groups_, &group) == groups_.end()) groups_.push_back(&group);
+  };
+  add_group(data_);
+  for (int axis = 0; axis < mesh.shape().axes(); ++axis) add_group(mesh.group(axis));
   if (parameters_.size() != program_.model.parameters.size() || model.size() != program_.model.units.size()) {
     throw UsageError("parallel", "the program was compiled for another model");
   }
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     first_use_.push_back(program_.model.first_use(parameter));
   }
-  if (program_.config.shard_parameters) {
-    shards_.emplace(program_, parameters_, group_);
+  if (program_.config.splits_parameters()) {
+    shards_.emplace(program_, parameters_, mesh_.group("fsdp"));
     for (const auto& buffer : program_.buffers)
       owner_of_buffer_.push_back(buffer.slots.empty() ? -1 : first_use_[at(buffer.slots.front().parameter)]);
     const auto& metrics = program_.buffers.back();
     buffers_.resize(program_.buffers.size() - 1);
-    buffers_.push_back(group_.allocate(Shape{metrics.numel}, DType::f32, MemoryTag::grad));
+    buffers_.push_back(world_.allocate(Shape{metrics.numel}, DType::f32, MemoryTag::grad));
     return;
   }
   bind_values();
   bucket_grads_.resize(parameters_.size());
   for (const auto& buffer : program_.buffers) {
-    buffers_.push_back(group_.allocate(Shape{buffer.numel}, DType::f32, MemoryTag::grad));
+    buffers_.push_back(data_.allocate(Shape{buffer.numel}, DType::f32, MemoryTag::grad));
     for (const auto& slot : buffer.slots) {
       const Parameter& parameter = *parameters_[at(slot.parameter)];
       bucket_grads_[at(slot.parameter)] =
@@ -119,7 +137,7 @@ void StepExecutor::fill_initial(std::uint64_t seed) {
 
 void StepExecutor::with_whole_parameters(const std::function<void()>& use, bool changes) {
   if (!shards_) return use();
-  group_.set_action("whole parameters");
+  for (auto* group : groups_) group->set_action("whole parameters");
   const int units = static_cast<int>(program_.shards.size());
   for (int unit = 0; unit < units; ++unit) {
     if (program_.shards[at(unit)].slots.empty()) continue;
@@ -152,7 +170,14 @@ std::vector<OptimizerPiece> StepExecutor::optimizer_pieces() const {
 void StepExecutor::announce(const Action& action, std::int64_t step) {
   last_collective_ = &action;
   const auto label = program_.label(action);
-  group_.set_action(step < 0 ? "set-up, " + label : fmt::format("step {}, {}", step, label), action.id);
+  const auto text = step < 0 ? "set-up, " + label : fmt::format("step {}, {}", step, label);
+  for (auto* group : groups_) group->set_action(text, action.id);
+}
+
+std::uint64_t StepExecutor::sent() const {
+  std::uint64_t total = 0;
+  for (const auto* group : groups_) total += group->bytes_sent_total();
+  return total;
 }
 
 std::string StepExecutor::last_collective() const {
@@ -162,7 +187,7 @@ std::string StepExecutor::last_collective() const {
 void StepExecutor::run_setup() {
   for (const auto& action : program_.setup) {
     announce(action, -1);
-    group_.broadcast(unit_values_[at(action.unit)], action.peer);
+    data_.broadcast(unit_values_[at(action.unit)], action.peer);
   }
 }
 
@@ -181,9 +206,13 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
     const auto where = [&] {
       return fmt::format("rank {}, step {}, {}", program_.rank, input.step, program_.label(action));
     };
+    const auto before = sent();
     with_place(where, [&] { run(action, input, optimizer, result); });
+    if (const auto bytes = sent() - before; bytes > 0) {
+      result.bytes_sent[std::string(program_.traffic_of(action))] += bytes;
+    }
   }
-  const auto total = static_cast<double>(program_.config.world_size) * program_.config.micro_batches;
+  const auto total = static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches;
   result.loss = static_cast<double>(metrics[kMetricLoss]) / total;
   result.stop = metrics[kMetricStop] > 0;
   return result;
@@ -223,7 +252,8 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
         shards_->reduce(owner, micro_batch_of_gradients_[at(owner)]);
         return spend(result.comm);
       }
-      works_[at(action.buffer)] = group_.all_reduce_async(buffers_[at(action.buffer)]);
+      works_[at(action.buffer)] =
+          (action.buffer == program_.metrics_buffer() ? world_ : data_).all_reduce_async(buffers_[at(action.buffer)]);
       return spend(result.comm);
     case ActionKind::wait:
       if (shards_ && action.buffer != program_.metrics_buffer()) {
@@ -308,11 +338,11 @@ SquareSum StepExecutor::squares_of_all_ranks() {
   for (const auto& piece : shards_->pieces()) own.add(piece.grad.span<float>());
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(SquareSum));
   const auto mine = Tensor::empty(Shape{kSize}, DType::u8, work_arena_);
-  const auto all = Tensor::empty(Shape{kSize * group_.size()}, DType::u8, work_arena_);
+  const auto all = Tensor::empty(Shape{kSize * world_.size()}, DType::u8, work_arena_);
   std::memcpy(mine.raw(), &own, sizeof own);
-  group_.all_gather(all, mine);
+  world_.all_gather(all, mine);
   SquareSum squares;
-  for (int rank = 0; rank < group_.size(); ++rank) {
+  for (int rank = 0; rank < world_.size(); ++rank) {
     SquareSum other;
     std::memcpy(&other, all.raw() + at(rank) * sizeof other, sizeof other);
     squares.merge(other);
@@ -322,7 +352,7 @@ SquareSum StepExecutor::squares_of_all_ranks() {
 
 void StepExecutor::clip(const StepInput& input, StepResult& result) {
   const SquareSum squares = shards_ ? squares_of_all_ranks() : squares_of_buckets();
-  const double scale = 1.0 / (static_cast<double>(program_.config.world_size) * program_.config.micro_batches);
+  const double scale = 1.0 / (static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches);
   result.grad_norm = squares.norm() * scale;
   grad_scale_ = static_cast<float>(scale * static_cast<double>(clip_coefficient(result.grad_norm, input.max_norm)));
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "rendezvous/base/clock.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/core/arena.hpp"
+#include "worker_runtime/mesh/device_mesh.hpp"
 #include "worker_runtime/nn/module.hpp"
 #include "worker_runtime/optim/clip.hpp"
 #include "worker_runtime/optim/optimizer.hpp"
@@ -34,16 +36,20 @@ struct StepResult {
   bool stop = false;     // some rank wants to stop: all ranks see it in the same step
   // `comm` is what the program waited for communication, not what ran beside it.
   Clock::duration forward{}, backward{}, comm{}, optimizer{};
+  std::map<std::string, std::uint64_t, std::less<>> bytes_sent;  // as Prediction::step_bytes
 };
 
-// Used by one thread. The model, the group and the account outlive it. An action that fails throws the error of its
-// cause with "rank, step, action" in front (errors of the group carry them already); the executor is of no use
-// afterwards.
+// The mesh of a job. Collective over `world`; throws UsageError unless its size is the product of the axes.
+DeviceMesh make_mesh(ProcessGroup& world, const MeshAxes& axes);
+
+// Used by one thread. The model, the groups of the mesh and the account outlive it. An action that fails throws the
+// error of its cause with "rank, step, action" in front (errors of the group carry them already); the executor is of no
+// use afterwards.
 class StepExecutor {
  public:
   // Allocates parameters (undefined values) and gradients, and binds them. The program must be the one of this model
-  // and of the rank of the group.
-  StepExecutor(Model& model, Program program, ProcessGroup& group, MemoryAccount& account);
+  // and of the rank of the mesh, which has the axes of the program (make_mesh).
+  StepExecutor(Model& model, Program program, const DeviceMesh& mesh, MemoryAccount& account);
   StepExecutor(const StepExecutor&) = delete;
   StepExecutor& operator=(const StepExecutor&) = delete;
   ~StepExecutor();
@@ -80,10 +86,14 @@ class StepExecutor {
   SquareSum squares_of_all_ranks();
   void sharded(const Action& action);
   void announce(const Action& action, std::int64_t step);
+  std::uint64_t sent() const;
 
   Model& model_;
   Program program_;
-  ProcessGroup& group_;
+  DeviceMesh mesh_;
+  ProcessGroup& world_;  // metrics
+  ProcessGroup& data_;   // the ranks with the same parameters or parts of them: gradients are summed over it
+  std::vector<ProcessGroup*> groups_;  // all, each once
   Arena param_arena_, grad_arena_, activation_arena_, work_arena_;
   RunContext context_{activation_arena_, work_arena_};
   std::vector<Parameter*> parameters_;

@@ -62,7 +62,7 @@ bool FlowCheck::actions_hold(const std::vector<Action>& actions) {
     bool good = true;
     switch (action.kind) {
       case ActionKind::broadcast:
-        good = unit && within(action.peer, at(program_.config.world_size));
+        good = unit && within(action.peer, at(program_.config.axes.data_ranks()));
         break;
       case ActionKind::forward:
       case ActionKind::backward:

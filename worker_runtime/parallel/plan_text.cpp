@@ -8,8 +8,8 @@ namespace dtrun::runtime {
 namespace {
 
 std::string mode_of(const ParallelConfig& config) {
-  if (!config.shard_parameters) return fmt::format("dp={}", config.world_size);
-  return fmt::format("fsdp={}, parameters {}", config.world_size,
+  if (!config.splits_parameters()) return config.axes.to_string();
+  return fmt::format("{}, parameters {}", config.axes.to_string(),
                      config.reshard_after_forward ? "resharded after forward" : "whole from forward to backward");
 }
 
@@ -22,7 +22,7 @@ void add_held(const Program& program, const Prediction& prediction, int optimize
   line("parameters", prediction.param_bytes);
   line("gradients", prediction.grad_bytes);
   line("optimizer state", prediction.param_bytes * static_cast<std::uint64_t>(optimizer_states));
-  if (program.config.shard_parameters) line("whole units, at most", prediction.whole_peak_bytes);
+  if (program.config.splits_parameters()) line("whole units, at most", prediction.whole_peak_bytes);
 }
 
 void add_sent(const Prediction& prediction, std::string& text) {
@@ -53,7 +53,7 @@ std::string plan_text(std::span<const Program> programs, int rank, int optimizer
                           program.config.micro_batches == 1 ? "" : "es");
   add_held(program, prediction, optimizer_states, text);
   add_sent(prediction, text);
-  if (program.config.shard_parameters) add_split(program, text);
+  if (program.config.splits_parameters()) add_split(program, text);
   text += fmt::format("program of rank {}, {} actions in a step\n", rank, program.step.size());
   for (const auto& action : program.setup) text += "  set-up, " + program.label(action) + "\n";
   for (const auto& action : program.step) text += "  " + program.label(action) + "\n";

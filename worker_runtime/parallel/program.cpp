@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace dtrun::runtime {
 
@@ -34,6 +35,18 @@ std::string_view name_of(ActionKind kind) {
   return "?";
 }
 
+MeshShape MeshAxes::shape() const { return MeshShape({pp, dp, fsdp, tp}, {"pp", "dp", "fsdp", "tp"}); }
+
+int MeshAxes::data_rank(int rank) const { return rank / tp % data_ranks(); }
+
+std::string MeshAxes::to_string() const {
+  std::string text;
+  for (const auto& [name, extent] : {std::pair{"pp", pp}, {"dp", dp}, {"fsdp", fsdp}, {"tp", tp}}) {
+    if (extent > 1) text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, extent);
+  }
+  return text.empty() ? "dp=1" : text;
+}
+
 int ModelDescription::first_use(int parameter) const {
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
     if (std::ranges::find(units[unit].parameters, parameter) != units[unit].parameters.end()) {
@@ -59,6 +72,18 @@ std::int64_t ModelDescription::numel() const {
   std::int64_t total = 0;
   for (const auto& parameter : parameters) total += parameter.numel;
   return total;
+}
+
+std::string_view Program::traffic_of(const Action& action) const {
+  switch (action.kind) {
+    case ActionKind::clip:
+      return "metrics";
+    case ActionKind::reduce:
+      if (action.buffer == metrics_buffer()) return "metrics";
+      [[fallthrough]];
+    default:
+      return config.splits_parameters() ? "fsdp" : "dp";
+  }
 }
 
 std::string Program::label(const Action& action) const {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "worker_runtime/mesh/mesh_shape.hpp"
+
 namespace dtrun::runtime {
 
 class Model;
@@ -93,18 +95,32 @@ struct ShardGroup {
   std::int64_t shard_numel = 0;  // of a rank's own
 };
 
+// How many ranks each axis of a job's mesh has, outermost first: pipeline stages, replicas of the parameters, parts of
+// the parameters, parts of every layer.
+struct MeshAxes {
+  int pp = 1, dp = 1, fsdp = 1, tp = 1;
+
+  int world_size() const { return pp * data_ranks() * tp; }
+  int data_ranks() const { return dp * fsdp; }  // that train on different data
+  MeshShape shape() const;                      // always of these four axes, by these names
+  // Which of the data_ranks() streams of batches `rank` reads.
+  int data_rank(int rank) const;
+  std::string to_string() const;  // "dp=2,fsdp=4": the axes of more than one rank; "dp=1" for one rank
+  bool operator==(const MeshAxes&) const = default;
+};
+
 struct ParallelConfig {
-  int world_size = 1;     // data-parallel ranks
+  MeshAxes axes;
   int micro_batches = 1;  // gradients are summed over them before ranks sum (torch's no_sync)
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // small, so that communication starts early
 
-  // fully_shard (FSDP2): parameters, gradients and optimizer state are split, a unit's parameters are whole only while
-  // it runs. Otherwise every rank has all of them (DDP).
-  bool shard_parameters = false;
+  // fully_shard (FSDP2), with axes.fsdp > 1: parameters, gradients and optimizer state are split, a unit's parameters
+  // are whole only while it runs. Otherwise every rank has all of them (DDP).
   bool reshard_after_forward = true;  // false: whole from forward to backward, one all-gather less
   bool prefetch = true;               // the next unit's parameters are gathered while a unit runs
 
+  bool splits_parameters() const { return axes.fsdp > 1; }
   bool operator==(const ParallelConfig&) const = default;
   // Throws UsageError.
   void validate() const;
@@ -125,6 +141,9 @@ struct Program {
   int metrics_buffer() const { return static_cast<int>(buffers.size()) - 1; }
   // "REDUCE bucket 2 (h.3)", "FORWARD h.0 micro-batch 1".
   std::string label(const Action& action) const;
+  // What the traffic of an action is counted as: the axis along which it goes, or "metrics" for the few numbers that
+  // all ranks sum.
+  std::string_view traffic_of(const Action& action) const;
 };
 
 // Pure. Throws UsageError for an impossible configuration or rank.

@@ -29,7 +29,7 @@ bool ShardFlowCheck::groups_hold() {
     return false;
   };
   const auto parameters = program_.model.parameters.size();
-  const int ranks = program_.config.world_size;
+  const int ranks = program_.config.axes.fsdp;
   if (program_.shards.size() != at(units_)) return fail("not one group of split parameters for each unit");
   if (program_.buffers.empty() || program_.buffers.back().numel != static_cast<std::int64_t>(kMetrics))
     return fail("the last buffer is not the metrics");

@@ -25,16 +25,15 @@ ShardedParameters::ShardedParameters(const Program& program, std::span<Parameter
 }
 
 Tensor ShardedParameters::own_part(const Tensor& shard, const ShardGroup::Slot& slot) const {
-  return shard.narrow(slot.shard_offset, slot.rows_of(program_.rank) * slot.row_numel);
+  return shard.narrow(slot.shard_offset, slot.rows_of(group_.rank()) * slot.row_numel);
 }
 
 void ShardedParameters::unshard(int unit) {
   auto& mine = held(unit);
   mine.whole = group_.allocate(Shape{group_of(unit).numel}, DType::f32, MemoryTag::comm);
   for (const auto& slot : group_of(unit).slots) {
-    mine.gathers.push_back(
-        group_.all_gather_async(mine.whole.narrow(slot.offset, slot.chunk_numel() * program_.config.world_size),
-                                mine.values.narrow(slot.shard_offset, slot.chunk_numel())));
+    mine.gathers.push_back(group_.all_gather_async(mine.whole.narrow(slot.offset, slot.chunk_numel() * group_.size()),
+                                                   mine.values.narrow(slot.shard_offset, slot.chunk_numel())));
   }
 }
 
@@ -58,7 +57,7 @@ void ShardedParameters::need_gradients(int unit) {
   if (mine.whole_grads.defined() || group_of(unit).slots.empty()) return;
   mine.whole_grads = group_.allocate(Shape{group_of(unit).numel}, DType::f32, MemoryTag::comm);
   for (const auto& slot : group_of(unit).slots) {
-    const auto padding = slot.chunk_numel() * program_.config.world_size - slot.numel();
+    const auto padding = slot.chunk_numel() * group_.size() - slot.numel();
     if (padding > 0) mine.whole_grads.narrow(slot.offset + slot.numel(), padding).zero();
     auto& target = parameter(slot);
     target.bind_grad(mine.whole_grads.narrow(slot.offset, slot.numel()).view(target.shape()));
@@ -70,9 +69,9 @@ void ShardedParameters::reduce(int unit, int micro_batch) {
   const auto& sums = micro_batch == 0 ? mine.grads : scratch_;
   for (const auto& slot : group_of(unit).slots) {
     parameter(slot).release_grad();
-    mine.sums.push_back(group_.reduce_scatter_async(
-        sums.narrow(slot.shard_offset, slot.chunk_numel()),
-        mine.whole_grads.narrow(slot.offset, slot.chunk_numel() * program_.config.world_size)));
+    mine.sums.push_back(
+        group_.reduce_scatter_async(sums.narrow(slot.shard_offset, slot.chunk_numel()),
+                                    mine.whole_grads.narrow(slot.offset, slot.chunk_numel() * group_.size())));
   }
 }
 
@@ -91,9 +90,9 @@ void ShardedParameters::accumulate(int unit) {
 void ShardedParameters::fill_initial(std::uint64_t seed) {
   for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) {
     for (const auto& slot : group_of(unit).slots) {
-      if (slot.rows_of(program_.rank) == 0) continue;
+      if (slot.rows_of(group_.rank()) == 0) continue;
       parameter(slot).fill_initial(seed, own_part(held(unit).values, slot),
-                                   {.first = program_.rank * slot.chunk_numel()});
+                                   {.first = group_.rank() * slot.chunk_numel()});
     }
   }
 }
@@ -102,7 +101,7 @@ void ShardedParameters::take_back(int unit) {
   for (const auto& slot : group_of(unit).slots) {
     const auto part = own_part(held(unit).values, slot);
     if (part.numel() == 0) continue;
-    const auto whole = held(unit).whole.narrow(slot.offset + program_.rank * slot.chunk_numel(), part.numel());
+    const auto whole = held(unit).whole.narrow(slot.offset + group_.rank() * slot.chunk_numel(), part.numel());
     std::memcpy(part.raw(), whole.raw(), static_cast<std::size_t>(part.numel()) * sizeof(float));
   }
 }
@@ -111,10 +110,10 @@ std::vector<OptimizerPiece> ShardedParameters::pieces() const {
   std::vector<OptimizerPiece> result;
   for (std::size_t unit = 0; unit < held_.size(); ++unit) {
     for (const auto& slot : program_.shards[unit].slots) {
-      if (slot.rows_of(program_.rank) == 0) continue;
+      if (slot.rows_of(group_.rank()) == 0) continue;
       const auto& target = parameter(slot);
       result.push_back({target.name(), own_part(held_[unit].values, slot), own_part(held_[unit].grads, slot),
-                        target.is_matrix(), program_.rank * slot.chunk_numel()});
+                        target.is_matrix(), group_.rank() * slot.chunk_numel()});
     }
   }
   return result;

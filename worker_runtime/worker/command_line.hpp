@@ -39,11 +39,4 @@ Command parse_command_line(int argc, const char* const* argv);
 // "64M" -> 67108864; suffixes K, M, G. Throws UsageError naming `label`.
 std::int64_t parse_size(std::string_view label, std::string_view text);
 
-// Ranks per axis as `--parallel` says them: "dp=4", "fsdp=2", or "" for dp over all ranks. Throws UsageError unless the
-// product is `world_size`, and for axes that this version cannot do.
-struct Axes {
-  int dp = 1, fsdp = 1;
-};
-Axes parse_parallel(const std::string& text, int world_size);
-
 }  // namespace dtrun::runtime

@@ -6,6 +6,9 @@
 
 namespace dtrun::runtime {
 
+// Ranks per axis as `--parallel` says them: "dp=4", "pp=2,tp=2", or "" for dp over all ranks. Throws UsageError unless
+// the product is `world_size`.
+MeshAxes parse_parallel(const std::string& text, int world_size);
 // Throws UsageError unless --parallel fits the world.
 ParallelConfig parallel_config(const TrainConfig& config, int world_size);
 // programs[r] is rank r's. Not checked.

@@ -64,7 +64,7 @@ void StepLog::write(const StepRecord& record, const MemoryAccount& account) {
                           {"backward", milliseconds(record.result.backward)},
                           {"comm_exposed", milliseconds(record.result.comm)},
                           {"optimizer", milliseconds(record.result.optimizer)}};
-  line["bytes_sent"] = {{"dp", record.bytes_sent}};
+  line["bytes_sent"] = record.result.bytes_sent;
   auto& peaks = line["peak_bytes"] = nlohmann::ordered_json::object();
   for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
     const auto which = static_cast<MemoryTag>(tag);

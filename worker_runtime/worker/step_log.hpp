@@ -21,7 +21,6 @@ struct StepRecord {
   double lr = 0;
   double tokens_per_second = 0;  // of all ranks
   Clock::duration data{}, total{};
-  std::uint64_t bytes_sent = 0;  // by this rank, on the axis dp
   std::string last_collective;
 };
 

@@ -35,6 +35,13 @@ Model make_model(const TrainConfig& config, std::int64_t vocab_size, const Model
   return own ? own(config, vocab_size) : make_model(config.model_choice(vocab_size));
 }
 
+// "dp 4096 bytes, metrics 8 bytes"
+std::string traffic_text(const Prediction::Bytes& traffic) {
+  std::string text;
+  for (const auto& [axis, bytes] : traffic) text += fmt::format("{}{} {} bytes", text.empty() ? "" : ", ", axis, bytes);
+  return text.empty() ? "nothing" : text;
+}
+
 Program checked_program(const Model& model, const ParallelConfig& config, int rank) {
   auto programs = compile_all(model, config);
   require_valid(programs);
@@ -95,7 +102,8 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
       dataset_(open_dataset(config)),
       vocab_size_(choose_vocab_size(config, dataset_)),
       model_(make_model(config, vocab_size_, own)),
-      batches_(dataset_, {config.batch_size, group.size(), config.micro_batches, vocab_size_,
+      axes_(parse_parallel(config.parallel, group.size())),
+      batches_(dataset_, {config.batch_size, axes_.data_ranks(), config.micro_batches, vocab_size_,
                           static_cast<std::uint64_t>(config.seed), true}),
       batch_arena_(MemoryTag::work, account),
       optimizer_arena_(MemoryTag::optimizer, account),
@@ -103,7 +111,7 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
   schedule_.validate();
   auto program = checked_program(model_, parallel_config(config, group.size()), group.rank());
   prediction_ = predict(program);
-  executor_.emplace(model_, std::move(program), group_, account_);
+  executor_.emplace(model_, std::move(program), make_mesh(group_, axes_), account_);
   const Shape shape{config_.batch_size, config_.seq_len};
   for (std::int64_t m = 0; m < config_.micro_batches; ++m) {
     batch_tensors_.push_back(
@@ -156,15 +164,15 @@ std::vector<NamedTensor> Trainer::parameters() const {
 }
 
 std::int64_t Trainer::tokens_per_step() const {
-  return config_.batch_size * config_.micro_batches * config_.seq_len * group_.size();
+  return config_.batch_size * config_.micro_batches * config_.seq_len * axes_.data_ranks();
 }
 
 std::uint64_t Trainer::read_batches(std::int64_t step) {
   std::uint64_t hash = 0;
   for (std::int64_t m = 0; m < config_.micro_batches; ++m) {
     const auto& batch = batch_tensors_[static_cast<std::size_t>(m)];
-    hash = batches_.read(step, batches_.plan().stream(group_.rank(), m), batch.tokens.span<std::int32_t>(),
-                         batch.targets.span<std::int32_t>(), hash);
+    hash = batches_.read(step, batches_.plan().stream(axes_.data_rank(group_.rank()), m),
+                         batch.tokens.span<std::int32_t>(), batch.targets.span<std::int32_t>(), hash);
   }
   return hash;
 }
@@ -208,19 +216,15 @@ StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
   const auto start = Clock::now();
   record.batch_hash = read_batches(step);
   record.data = Clock::now() - start;
-  const auto sent = group_.bytes_sent_total();
   const StepInput input{step, batch_tensors_, record.lr, config_.clip_norm, want_stop};
   record.result = executor_->run_step(input, *optimizer_);
   record.total = Clock::now() - start;
-  record.bytes_sent = group_.bytes_sent_total() - sent;
   record.last_collective = executor_->last_collective();
   record.tokens_per_second =
       static_cast<double>(tokens_per_step()) / std::chrono::duration<double>(record.total).count();
-  std::uint64_t predicted = 0;
-  for (const auto& [axis, bytes] : prediction_.step_bytes) predicted += bytes;
-  if (record.bytes_sent != predicted) {
-    throw Error("train", fmt::format("step {}: {} bytes were sent, the step program predicts {}", step,
-                                     record.bytes_sent, predicted));
+  if (record.result.bytes_sent != prediction_.step_bytes) {
+    throw Error("train", fmt::format("step {}: sent were {}, the step program predicts {}", step,
+                                     traffic_text(record.result.bytes_sent), traffic_text(prediction_.step_bytes)));
   }
   require_finite(record);
   return record;

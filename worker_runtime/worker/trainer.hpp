@@ -82,6 +82,7 @@ class Trainer {
   TokenDataset dataset_;
   std::int64_t vocab_size_;
   Model model_;
+  MeshAxes axes_;
   BatchStream batches_;
   Arena batch_arena_, optimizer_arena_;
   std::vector<Batch> batch_tensors_;

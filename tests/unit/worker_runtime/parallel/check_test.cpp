@@ -92,11 +92,13 @@ bool right(const std::vector<Program>& mutated, const std::vector<Program>& orig
 }  // namespace
 
 TEST_CASE("dropping or duplicating any action of one rank is noticed") {
-  for (const ParallelConfig config :
-       {ParallelConfig{1, 1, 64, 64}, {2, 1, 64, 64}, {3, 3, 64, 64}, {2, 2, 1 << 20, 1 << 20}}) {
+  for (const ParallelConfig config : {ParallelConfig{{.dp = 1}, 1, 64, 64},
+                                      {{.dp = 2}, 1, 64, 64},
+                                      {{.dp = 3}, 3, 64, 64},
+                                      {{.dp = 2}, 2, 1 << 20, 1 << 20}}) {
     const auto programs = compile_all(tiny_model(), config);
     for (std::size_t i = 0; i < programs[0].step.size(); ++i) {
-      CAPTURE(config.world_size, config.micro_batches, programs[0].label(programs[0].step[i]));
+      CAPTURE(config.axes.world_size(), config.micro_batches, programs[0].label(programs[0].step[i]));
       const auto at = static_cast<std::ptrdiff_t>(i);
       auto dropped = programs;
       dropped.back().step.erase(dropped.back().step.begin() + at);
@@ -111,7 +113,8 @@ TEST_CASE("dropping or duplicating any action of one rank is noticed") {
 }
 
 TEST_CASE("of all swaps of two actions exactly those that change nothing are accepted") {
-  for (const ParallelConfig config : {ParallelConfig{1, 1, 64, 64}, {2, 1, 64, 64}, {2, 3, 64, 64}}) {
+  for (const ParallelConfig config :
+       {ParallelConfig{{.dp = 1}, 1, 64, 64}, {{.dp = 2}, 1, 64, 64}, {{.dp = 2}, 3, 64, 64}}) {
     const auto programs = compile_all(tiny_model(), config);
     const auto size = programs[0].step.size();
     std::size_t accepted = 0;
@@ -120,7 +123,7 @@ TEST_CASE("of all swaps of two actions exactly those that change nothing are acc
         auto swapped = programs;
         std::swap(swapped.back().step[i], swapped.back().step[j]);
         const bool ok = check(swapped).ok();
-        CAPTURE(config.world_size, config.micro_batches, programs[0].label(programs[0].step[i]),
+        CAPTURE(config.axes.world_size(), config.micro_batches, programs[0].label(programs[0].step[i]),
                 programs[0].label(programs[0].step[j]));
         if (ok) CHECK(right(swapped, programs));
         accepted += ok;
@@ -132,7 +135,7 @@ TEST_CASE("of all swaps of two actions exactly those that change nothing are acc
 }
 
 TEST_CASE("what check accepts after several random mutations computes the same gradients") {
-  const auto programs = compile_all(tiny_model(), {2, 2, 64, 64});
+  const auto programs = compile_all(tiny_model(), {{.dp = 2}, 2, 64, 64});
   std::mt19937 random(1);
   int accepted = 0;
   for (int round = 0; round < 5000; ++round) {
@@ -163,7 +166,7 @@ TEST_CASE("what check accepts after several random mutations computes the same g
 }
 
 TEST_CASE("ranks that differ are told apart by rank and action") {
-  auto programs = compile_all(tiny_model(), {4, 1, 64, 64});
+  auto programs = compile_all(tiny_model(), {{.dp = 4}, 1, 64, 64});
   auto& step = programs[3].step;
   const auto first = std::ranges::find(step, ActionKind::reduce, &Action::kind);
   const auto second = std::find_if(first + 1, step.end(), [](const Action& a) { return a.kind == ActionKind::reduce; });
@@ -176,9 +179,9 @@ TEST_CASE("ranks that differ are told apart by rank and action") {
 }
 
 TEST_CASE("other buckets, another configuration and a missing rank are noticed") {
-  const auto programs = compile_all(tiny_model(), {2, 1, 64, 64});
+  const auto programs = compile_all(tiny_model(), {{.dp = 2}, 1, 64, 64});
   auto other = programs;
-  other[1] = compile(tiny_model(), {2, 1, 128, 64}, 1);
+  other[1] = compile(tiny_model(), {{.dp = 2}, 1, 128, 64}, 1);
   CHECK_FALSE(check(other).ok());
   other = programs;
   other[1] = other[0];

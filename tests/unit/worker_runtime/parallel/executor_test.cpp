@@ -31,7 +31,8 @@ struct Rank {
     GroupOptions options;
     options.account = &account;
     group = create_single_group(options);
-    executor = std::make_unique<StepExecutor>(model, compile(describe(model), config, 0), *group, account);
+    executor =
+        std::make_unique<StepExecutor>(model, compile(describe(model), config, 0), make_mesh(*group, {}), account);
     executor->fill_initial(1);
     executor->run_setup();
     optimizer = std::make_unique<SGD>(SGDConfig{}, executor->optimizer_pieces(), optimizer_arena);
@@ -77,7 +78,7 @@ std::size_t rounded(std::int64_t elements) { return (static_cast<std::size_t>(el
 }  // namespace
 
 TEST_CASE("a step with two micro-batches is the step with their averaged gradients") {
-  Rank one({1, 1}), two({1, 2});
+  Rank one({{.dp = 1}, 1}), two({{.dp = 1}, 2});
   // The gradient of one micro-batch, from a step of plain SGD: value' = value - lr * gradient.
   const auto before = one.executor->optimizer_pieces();
   std::vector<std::vector<float>> start, change;
@@ -104,7 +105,7 @@ TEST_CASE("a step with two micro-batches is the step with their averaged gradien
 TEST_CASE("the bucket cap does not change a bit") {
   std::vector<std::uint64_t> hashes;
   for (const std::int64_t cap : {std::int64_t{4}, std::int64_t{1024}, std::int64_t{25} << 20, std::int64_t{1} << 60}) {
-    Rank rank({1, 3, cap, cap});
+    Rank rank({{.dp = 1}, 3, cap, cap});
     for (int step = 0; step < 3; ++step)
       rank.step(step, {rank.batch(3 * step), rank.batch(3 * step + 1), rank.batch(3 * step + 2)});
     hashes.push_back(rank.hash());
@@ -113,14 +114,14 @@ TEST_CASE("the bucket cap does not change a bit") {
 }
 
 TEST_CASE("loss and gradient norm are means over micro-batches, clipping limits the update") {
-  Rank rank({1, 2}), clipped({1, 2});
+  Rank rank({{.dp = 1}, 2}), clipped({{.dp = 1}, 2});
   const auto free = rank.step(0, {rank.batch(0), rank.batch(1)});
   CHECK(free.loss == Approx(std::log(double{kVocab})).epsilon(0.05));
   CHECK(free.grad_norm > 0);
   const auto limited = clipped.step(0, {clipped.batch(0), clipped.batch(1)}, free.grad_norm / 4);
   CHECK(limited.grad_norm == free.grad_norm);
   double squares = 0;
-  Rank fresh({1, 2});
+  Rank fresh({{.dp = 1}, 2});
   const auto before = fresh.executor->optimizer_pieces(), after = clipped.executor->optimizer_pieces();
   for (std::size_t p = 0; p < after.size(); ++p) {
     for (std::size_t i = 0; i < after[p].value.span<float>().size(); ++i) {
@@ -134,7 +135,7 @@ TEST_CASE("loss and gradient norm are means over micro-batches, clipping limits 
 
 TEST_CASE("the memory account holds exactly what the program predicts") {
   for (const int micro_batches : {1, 2}) {
-    Rank rank({1, micro_batches, 2048, 2048});
+    Rank rank({{}, micro_batches, 2048, 2048});
     const auto& program = rank.executor->program();
     std::size_t grad = micro_batches > 1 ? rounded(program.model.numel()) : 0;
     for (const auto& buffer : program.buffers) grad += rounded(buffer.numel);
@@ -156,13 +157,13 @@ TEST_CASE("the memory account holds exactly what the program predicts") {
 }
 
 TEST_CASE("an error names rank, step and action") {
-  Rank rank({1, 1});
+  Rank rank({{.dp = 1}, 1});
   const auto bad = rank.batch(0);
   bad.tokens.span<std::int32_t>()[3] = 99;
   CHECK_THROWS_AS(rank.step(412, {bad}), dtrun::UsageError);
-  Rank again({1, 1});
+  Rank again({{.dp = 1}, 1});
   CHECK_THROWS_WITH(again.step(412, {bad}), Contains("rank 0, step 412, FORWARD embedding") && Contains("99"));
-  Rank other({1, 2});
+  Rank other({{.dp = 1}, 2});
   CHECK_THROWS_WITH(other.step(0, {other.batch(0)}), Contains("1 batches for 2 micro-batches"));
 }
 
@@ -170,9 +171,10 @@ TEST_CASE("an executor refuses the program of another rank, world or model") {
   MemoryAccount account;
   const auto group = create_single_group({});
   auto model = make_gpt2(small_gpt());
-  CHECK_THROWS_AS(StepExecutor(model, compile(describe(model), {2, 1}, 0), *group, account), dtrun::UsageError);
+  const auto mesh = make_mesh(*group, {});
+  CHECK_THROWS_AS(StepExecutor(model, compile(describe(model), {{.dp = 2}, 1}, 0), mesh, account), dtrun::UsageError);
   auto config = small_gpt();
   config.n_layer = 1;
   const auto other = make_gpt2(config);
-  CHECK_THROWS_AS(StepExecutor(model, compile(describe(other), {1, 1}, 0), *group, account), dtrun::UsageError);
+  CHECK_THROWS_AS(StepExecutor(model, compile(describe(other), {{.dp = 1}, 1}, 0), mesh, account), dtrun::UsageError);
 }

@@ -18,7 +18,7 @@ inline ModelDescription tiny_model() {
 
 inline std::vector<Program> compile_all(const ModelDescription& model, const ParallelConfig& config) {
   std::vector<Program> programs;
-  for (int rank = 0; rank < config.world_size; ++rank) programs.push_back(compile(model, config, rank));
+  for (int rank = 0; rank < config.axes.world_size(); ++rank) programs.push_back(compile(model, config, rank));
   return programs;
 }
 

@@ -18,9 +18,8 @@ namespace {
 
 ParallelConfig split(int ranks, int micro_batches, bool reshard = true, bool prefetch = true) {
   ParallelConfig config;
-  config.world_size = ranks;
+  config.axes.fsdp = ranks;
   config.micro_batches = micro_batches;
-  config.shard_parameters = true;
   config.reshard_after_forward = reshard;
   config.prefetch = prefetch;
   return config;
@@ -136,7 +135,7 @@ TEST_CASE("rows are split as torch.chunk splits them, and the parts are the whol
     std::vector<std::int64_t> parts;
   };
   for (const auto& row : {Row{10, 4, {3, 3, 3, 1}}, Row{5, 4, {2, 2, 1, 0}}, Row{3, 4, {1, 1, 1, 0}},
-                          Row{8, 4, {2, 2, 2, 2}}, Row{1, 2, {1, 0}}, Row{7, 1, {7}}}) {
+                          Row{8, 4, {2, 2, 2, 2}}, Row{1, 2, {1, 0}}}) {
     ModelDescription model;
     model.parameters = {{"w", row.rows * 6, row.rows}};
     model.units = {{"only", {0}}};
@@ -169,7 +168,7 @@ TEST_CASE("a unit's parameters are gathered while the one before it runs, and dr
 }
 
 TEST_CASE("programs with split parameters are right for every setting, also in worlds beyond this machine") {
-  for (const int ranks : {1, 2, 3, 7, 512}) {
+  for (const int ranks : {2, 3, 7, 512}) {
     for (const int micro_batches : {1, 3}) {
       for (const bool reshard : {true, false}) {
         for (const bool prefetch : {true, false}) {
@@ -184,10 +183,10 @@ TEST_CASE("programs with split parameters are right for every setting, also in w
 }
 
 TEST_CASE("an action on split parameters that one rank drops or does twice is noticed") {
-  for (const auto& config : {split(1, 1), split(2, 1), split(2, 3), split(3, 2, false)}) {
+  for (const auto& config : {split(2, 1), split(2, 3), split(3, 2, false)}) {
     const auto programs = compile_all(tiny_model(), config);
     for (std::size_t i = 0; i < programs[0].step.size(); ++i) {
-      CAPTURE(config.world_size, config.micro_batches, programs[0].label(programs[0].step[i]));
+      CAPTURE(config.axes.world_size(), config.micro_batches, programs[0].label(programs[0].step[i]));
       const auto at = static_cast<std::ptrdiff_t>(i);
       auto dropped = programs;
       dropped.back().step.erase(dropped.back().step.begin() + at);
@@ -239,8 +238,7 @@ TEST_CASE("what is sent and held is predicted: a gather and a half of the parame
         gathered += static_cast<std::uint64_t>(program.shards[static_cast<std::size_t>(action.unit)].numel) * 4;
     }
     const auto sums = whole * others / n;
-    const auto small = prediction.step_bytes.at("fsdp") - gathered * others / n - sums;
-    CHECK(small < 200 * n);  // the metrics, and the exact norm
+    CHECK(prediction.step_bytes.at("fsdp") == gathered * others / n + sums);
   }
 }
 

@@ -1,4 +1,5 @@
 #include "worker_runtime/worker/command_line.hpp"
+#include "worker_runtime/worker/parallel_choice.hpp"
 
 #include <stdlib.h>
 
@@ -173,11 +174,13 @@ TEST_CASE("the layout must use every rank") {
   CHECK(parse_parallel("dp=4", 4).dp == 4);
   CHECK(parse_parallel("fsdp=4", 4).fsdp == 4);
   CHECK(parse_parallel("dp=1,fsdp=4", 4).dp == 1);
-  CHECK_THROWS_WITH(parse_parallel("dp=2,fsdp=2", 4), Contains("together are not supported yet"));
+  CHECK(parse_parallel("fsdp=2,dp=2", 4) == MeshAxes{.dp = 2, .fsdp = 2});
+  CHECK(parse_parallel("pp=2,tp=2", 4) == MeshAxes{.pp = 2, .tp = 2});
   CHECK_THROWS_WITH(parse_parallel("fsdp=2,fsdp=2", 4), Contains("fsdp is given twice"));
   CHECK(parse_parallel("dp=4,tp=1", 4).dp == 4);
   CHECK_THROWS_WITH(parse_parallel("dp=2", 4), Contains("needs 2 ranks, this job has 4"));
-  CHECK_THROWS_WITH(parse_parallel("dp=2,tp=2", 4), Contains("tp is not supported yet"));
+  CHECK(MeshAxes{.pp = 2, .dp = 2, .fsdp = 3, .tp = 2}.data_rank(23) == 5);
+  CHECK(MeshAxes{.pp = 2, .dp = 2, .fsdp = 3, .tp = 2}.data_rank(2) == 1);
   CHECK_THROWS_WITH(parse_parallel("dq=4", 4), Contains("unknown axis \"dq\""));
   CHECK_THROWS_WITH(parse_parallel("dp", 4), Contains("expected axis=N"));
   CHECK_THROWS_WITH(parse_parallel("dp=0", 4), Contains("expected axis=N"));

@@ -67,7 +67,7 @@ TEST_CASE("the step log has one whole line per step") {
     record.step = step;
     record.result.loss = 1.5;
     record.result.comm = std::chrono::milliseconds(2);
-    record.bytes_sent = 77;
+    record.result.bytes_sent = {{"dp", 77}};
     record.last_collective = "REDUCE metrics";
     log.write(record, account);
   }
