@@ -11,17 +11,30 @@ dtrun_test(test_optim unit
   DEPS worker_runtime/optim)
 
 # Parity: the numbers of PyTorch, from golden files and, where PyTorch is installed, live with fresh weights.
-add_executable(model_parity parity/model_parity.cpp)
+add_executable(model_parity parity/model_parity.cpp parity/expected.cpp)
 target_link_libraries(model_parity PRIVATE dtrun_flags fmt::fmt-header-only
   dtrun_worker_runtime_nn dtrun_worker_runtime_optim dtrun_worker_runtime_checkpoint)
-set(live ${CMAKE_CURRENT_SOURCE_DIR}/parity/live.sh $<TARGET_FILE:model_parity>)
-add_test(NAME "parity: GPT-2 golden files" COMMAND model_parity ${CMAKE_CURRENT_SOURCE_DIR}/data/parity)
-add_test(NAME "parity: GPT-2 beside PyTorch" COMMAND ${live} make_gpt2_golden.py)
-add_test(NAME "parity: Llama golden files" COMMAND model_parity ${CMAKE_CURRENT_SOURCE_DIR}/data/parity_llama)
-add_test(NAME "parity: Llama beside PyTorch" COMMAND ${live} make_llama_golden.py)
-add_test(NAME "parity: tied Llama beside PyTorch" COMMAND ${live} make_llama_golden.py --tied)
-add_test(NAME "parity: scaled Llama beside PyTorch" COMMAND ${live} make_llama_golden.py --scaled)
-set_tests_properties("parity: GPT-2 golden files" "parity: Llama golden files" PROPERTIES LABELS parity TIMEOUT 60)
-set_tests_properties("parity: GPT-2 beside PyTorch" "parity: Llama beside PyTorch" "parity: tied Llama beside PyTorch"
-  "parity: scaled Llama beside PyTorch"
-  PROPERTIES LABELS parity TIMEOUT 120 SKIP_RETURN_CODE 77)
+add_executable(modes_parity parity/modes_parity.cpp parity/expected.cpp)
+target_link_libraries(modes_parity PRIVATE dtrun_flags fmt::fmt-header-only dtrun_worker_runtime_worker)
+set(data ${CMAKE_CURRENT_SOURCE_DIR}/data)
+# parity_test(NAME [TIMEOUT s] COMMAND ...): skipped where there is no PyTorch but one is asked for.
+function(parity_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "COMMAND" ${ARGN})
+  add_test(NAME "parity: ${name}" COMMAND ${ARG_COMMAND})
+  set_tests_properties("parity: ${name}" PROPERTIES LABELS parity TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+endfunction()
+set(live ${CMAKE_CURRENT_SOURCE_DIR}/parity/live.sh)
+parity_test("GPT-2 golden files" TIMEOUT 60 COMMAND model_parity ${data}/parity)
+parity_test("Llama golden files" TIMEOUT 60 COMMAND model_parity ${data}/parity_llama)
+parity_test("GPT-2 beside PyTorch" TIMEOUT 120 COMMAND ${live} $<TARGET_FILE:model_parity> make_gpt2_golden.py)
+parity_test("Llama beside PyTorch" TIMEOUT 120 COMMAND ${live} $<TARGET_FILE:model_parity> make_llama_golden.py)
+parity_test("tied Llama beside PyTorch" TIMEOUT 120 COMMAND ${live} $<TARGET_FILE:model_parity> make_llama_golden.py --tied)
+parity_test("scaled Llama beside PyTorch" TIMEOUT 120 COMMAND ${live} $<TARGET_FILE:model_parity> make_llama_golden.py --scaled)
+# The parallel modes, by model: all in the golden files, live in groups, so that none takes a minute.
+foreach(model gpt2 llama)
+  parity_test("modes of ${model} golden files" TIMEOUT 120 COMMAND modes_parity ${data}/parity_modes_${model})
+  foreach(group data split tensor pipeline)
+    parity_test("${group} modes of ${model} beside PyTorch" TIMEOUT 120
+      COMMAND ${live} $<TARGET_FILE:modes_parity> make_modes_golden.py ${model} --whole --group ${group})
+  endforeach()
+endforeach()

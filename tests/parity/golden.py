@@ -1,10 +1,10 @@
-"""What the make_*_golden.py share: the training run whose numbers they record, and its files.
+"""What the make_*_golden.py share: the training run whose numbers they record, and its files. Golden files are in tests/data/parity*.
 
 DIR/weights.safetensors   initial parameters under Hugging Face's names, as save_pretrained writes them
 DIR/expected.safetensors  tokens, targets [steps, batch, sequence]; loss, norm, lr by step; grad.NAME of the first step; after.NAME
                           at the end. Its metadata holds the configuration and the hyper-parameters.
 
-The files in tests/data/parity were made with --seed 1 by PyTorch 2.15 on one thread; the seed fixes them on one machine.
+The golden files were made with --seed 1 by PyTorch 2.15 on one thread; the seed fixes them on one machine.
 """
 import argparse
 import json
@@ -51,23 +51,23 @@ def random_weights(shapes, generator):
     return weights
 
 
-def main(config, shapes, forward, prefix=""):
-    """Trains the model for 5 steps and writes what was seen. forward(weights, tokens, targets) -> mean loss."""
-    arguments = argparse.ArgumentParser()
-    arguments.add_argument("--out", type=pathlib.Path, required=True)
-    arguments.add_argument("--seed", type=int, default=1)
-    args = arguments.parse_args()
-    torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(args.seed)
+def random_run(config, shapes, seed):
+    """Initial weights and the batches of all steps."""
+    generator = torch.Generator().manual_seed(seed)
     weights = random_weights(shapes, generator)
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_safetensors(args.out / "weights.safetensors", {prefix + n: p.clone() for n, p in weights.items()}, {"format": "pt"})
-
     tokens = torch.randint(config["vocab_size"], (STEPS, BATCH, SEQUENCE), generator=generator)
     targets = torch.randint(config["vocab_size"], (STEPS, BATCH, SEQUENCE), generator=generator)
     targets[1:, :, :2] = -100  # ignored, from the second step on
-    optimizer = torch.optim.AdamW(weights.values(), betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"],
-                                  weight_decay=TRAIN["weight_decay"])
+    return weights, tokens, targets
+
+
+def adamw(parameters, **options):
+    return torch.optim.AdamW(parameters, betas=(TRAIN["beta1"], TRAIN["beta2"]), eps=TRAIN["eps"], weight_decay=TRAIN["weight_decay"], **options)
+
+
+def train(weights, tokens, targets, forward):
+    """5 steps on one process; what was seen, by name. forward(weights, tokens, targets) -> mean loss."""
+    optimizer = adamw(weights.values())
     out = {"tokens": tokens.to(torch.int32), "targets": targets.to(torch.int32)}
     losses, norms, rates = [], [], []
     for step in range(STEPS):
@@ -83,8 +83,27 @@ def main(config, shapes, forward, prefix=""):
             group["lr"] = rates[-1]
         optimizer.step()
     out |= {"loss": torch.tensor(losses), "norm": torch.tensor(norms), "lr": torch.tensor(rates)}
-    out |= {"after." + n: p for n, p in weights.items()}
-    numbers = {key: repr(value) for key, value in (config | TRAIN).items()}
-    write_safetensors(args.out / "expected.safetensors", out, numbers | {"torch": torch.__version__, "seed": str(args.seed)})
-    print(f"torch {torch.__version__} seed {args.seed}: loss {losses[0]:.5f} -> {losses[-1]:.5f}, gradient norms {[round(n, 3) for n in norms]}")
+    return out | {"after." + n: p.detach() for n, p in weights.items()}
 
+
+def write_run(directory, weights, expected, config, seed, prefix):
+    """weights: the initial ones."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_safetensors(directory / "weights.safetensors", {prefix + n: p for n, p in weights.items()}, {"format": "pt"})
+    numbers = {key: repr(value) for key, value in (config | TRAIN).items()}
+    write_safetensors(directory / "expected.safetensors", expected, numbers | {"torch": torch.__version__, "seed": str(seed)})
+
+
+def main(config, shapes, forward, prefix=""):
+    """Trains the model for 5 steps and writes what was seen."""
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--out", type=pathlib.Path, required=True)
+    arguments.add_argument("--seed", type=int, default=1)
+    args = arguments.parse_args()
+    torch.set_num_threads(1)
+    weights, tokens, targets = random_run(config, shapes, args.seed)
+    initial = {n: p.detach().clone() for n, p in weights.items()}
+    out = train(weights, tokens, targets, forward)
+    write_run(args.out, initial, out, config, args.seed, prefix)
+    losses, norms = out["loss"].tolist(), out["norm"].tolist()
+    print(f"torch {torch.__version__} seed {args.seed}: loss {losses[0]:.5f} -> {losses[-1]:.5f}, gradient norms {[round(n, 3) for n in norms]}")
