@@ -1,7 +1,7 @@
 # comm: kernels and checks; collectives between threads and processes; what happens when a rank dies, stops or errs.
 dtrun_test(test_comm_unit unit
   SOURCES unit/worker_runtime/comm/collective_test.cpp unit/worker_runtime/comm/reduce_test.cpp
-          unit/worker_runtime/comm/origin_test.cpp
+          unit/worker_runtime/comm/origin_test.cpp unit/worker_runtime/comm/counting_group_test.cpp
   DEPS worker_runtime/comm)
 dtrun_test(test_comm integration
   SOURCES integration/worker_runtime/comm/verbs_test.cpp integration/worker_runtime/comm/messages_test.cpp

@@ -7,6 +7,7 @@ target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DI
 dtrun_test(test_parallel unit
   SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp
     unit/worker_runtime/parallel/executor_test.cpp unit/worker_runtime/parallel/shards_test.cpp
+    unit/worker_runtime/parallel/dry_run_test.cpp
   DEPS worker_runtime/parallel worker_runtime/checkpoint)
 dtrun_test(test_worker unit
   SOURCES unit/worker_runtime/worker/command_line_test.cpp unit/worker_runtime/worker/environment_test.cpp

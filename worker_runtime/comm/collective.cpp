@@ -24,12 +24,6 @@ const Tensor& defined(const Collective& call, const Tensor* tensor, const char* 
   return *tensor;
 }
 
-bool overlap(const std::byte* a, std::size_t a_bytes, const std::byte* b, std::size_t b_bytes) {
-  const auto x = reinterpret_cast<std::uintptr_t>(a);
-  const auto y = reinterpret_cast<std::uintptr_t>(b);
-  return a_bytes != 0 && b_bytes != 0 && x < y + b_bytes && y < x + a_bytes;
-}
-
 // `whole` must be n times `part`, and the two may only share memory when `part` is exactly part `own` of it (own < 0:
 // not at all).
 void check_parts(const Collective& call, const Tensor& whole, const char* whole_role, const Tensor& part,
@@ -38,8 +32,8 @@ void check_parts(const Collective& call, const Tensor& whole, const char* whole_
     refuse(call, fmt::format("{} is {}, expected {} times {}, which is {}", whole_role, describe(whole), n, part_role,
                              describe(part)));
   }
-  const std::byte* own_part = own < 0 ? nullptr : whole.raw() + part.bytes() * static_cast<std::size_t>(own);
-  if (own_part != part.raw() && overlap(whole.raw(), whole.bytes(), part.raw(), part.bytes())) {
+  const bool in_place = own >= 0 && part.begins_at(whole, part.bytes() * static_cast<std::size_t>(own));
+  if (!in_place && whole.overlaps(part)) {
     refuse(call, fmt::format("{} and {} overlap, expected {}", whole_role, part_role,
                              own < 0 ? "separate memory" : fmt::format("separate memory or exactly part {}", own)));
   }

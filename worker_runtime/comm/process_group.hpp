@@ -29,7 +29,7 @@ class CommQueue;
 struct GroupOptions {
   std::string name = "world";  // unique among the groups that use one store; shown in errors
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of every wait for a peer, set-up included
-  MemoryAccount* account = nullptr;  // charged for allocate() and staging; must outlive the group and its tensors
+  MemoryAccount* account = nullptr;  // charged for allocate(); must outlive the group and its tensors
   bool several_hosts = false;        // what "auto" decides by
   std::string local_address =
       {};                    // gloo: this machine's numeric address on the way to the other ranks; empty: loopback

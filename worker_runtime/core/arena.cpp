@@ -22,6 +22,12 @@ Arena::Arena(MemoryTag tag, MemoryAccount& account) : pool_(std::make_shared<Poo
 
 std::shared_ptr<Storage> Arena::allocate(std::size_t bytes) {
   const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  if (pool_->account.is_abstract()) {
+    pool_->account.add(pool_->tag, rounded);
+    return std::make_shared<Storage>(Storage::Abstract{}, bytes, [pool = pool_, rounded](std::byte*, std::size_t) {
+      pool->account.remove(pool->tag, rounded);
+    });
+  }
   std::byte* data = nullptr;
   std::size_t block_bytes = rounded;
   // Best fit; a block more than an eighth too large is left for those it was made for.

@@ -1,5 +1,6 @@
-// A growing pool of 64-byte aligned blocks of one purpose. Freed blocks are reused, so a training step allocates from the system
-// only the first time. Owned by the run; used by one thread; may die before its blocks (they keep the pool alive).
+// A growing pool of 64-byte aligned blocks of one purpose. Freed blocks are reused, so a training step allocates from
+// the system only the first time. Owned by the run; used by one thread; may die before its blocks (they keep the pool
+// alive).
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,8 @@ class Arena {
   // `account` must outlive every block.
   Arena(MemoryTag tag, MemoryAccount& account);
 
-  // `bytes` uninitialised bytes; the account is charged `bytes` rounded up to 64 while the block lives. Throws std::bad_alloc.
+  // `bytes` uninitialised bytes; the account is charged `bytes` rounded up to 64 while the block lives. Throws
+  // std::bad_alloc. An abstract account gives an abstract block, charged in the same way.
   std::shared_ptr<Storage> allocate(std::size_t bytes);
 
   MemoryTag tag() const noexcept;

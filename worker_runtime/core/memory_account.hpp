@@ -1,4 +1,5 @@
-// Exact count of the bytes that a rank holds, by purpose. One per training run; thread-safe; never throws.
+// Exact count of the bytes that a rank holds, by purpose. One per training run; thread-safe; never throws. What is
+// charged to an abstract account does not exist: arenas give blocks without memory, for a dry run.
 #pragma once
 
 #include <array>
@@ -16,6 +17,10 @@ std::string_view name_of(MemoryTag tag);
 
 class MemoryAccount {
  public:
+  enum class Kind : std::uint8_t { real, abstract };
+  explicit MemoryAccount(Kind kind = Kind::real) noexcept : kind_(kind) {}
+
+  bool is_abstract() const noexcept { return kind_ == Kind::abstract; }
   void add(MemoryTag tag, std::size_t bytes) noexcept;
   void remove(MemoryTag tag, std::size_t bytes) noexcept;
   std::size_t current(MemoryTag tag) const noexcept { return at(tag).current.load(std::memory_order_relaxed); }
@@ -29,6 +34,7 @@ class MemoryAccount {
     std::atomic<std::size_t> peak{0};
   };
   const Entry& at(MemoryTag tag) const noexcept { return entries_[static_cast<std::size_t>(tag)]; }
+  Kind kind_;
   std::array<Entry, kMemoryTags> entries_;
 };
 

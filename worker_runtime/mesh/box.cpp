@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/ops/checks.hpp"
 
 namespace dtrun::runtime {
 
@@ -136,15 +137,17 @@ ops::GlobalIndex global_index(const Shape& shape, const Box& box) {
   return {.first = box.first_in(shape), .row_length = box.shape[cut] * inner, .row_stride = shape[cut] * inner};
 }
 
-void copy_box_out(std::byte* dense, const Tensor& tensor, const Box& box) {
+void copy_box_out(const Tensor& dense, const Tensor& tensor, const Box& box) {
+  if (ops::are_abstract("copy_box_out", dense, tensor)) return;
   for_each_run(tensor, box, [&](std::size_t at, std::size_t packed, std::size_t bytes) {
-    std::memcpy(dense + packed, tensor.raw() + at, bytes);
+    std::memcpy(dense.raw() + packed, tensor.raw() + at, bytes);
   });
 }
 
-void copy_box_in(const Tensor& tensor, const Box& box, const std::byte* dense) {
+void copy_box_in(const Tensor& tensor, const Box& box, const Tensor& dense) {
+  if (ops::are_abstract("copy_box_in", dense, tensor)) return;
   for_each_run(tensor, box, [&](std::size_t at, std::size_t packed, std::size_t bytes) {
-    std::memcpy(tensor.raw() + at, dense + packed, bytes);
+    std::memcpy(tensor.raw() + at, dense.raw() + packed, bytes);
   });
 }
 

@@ -53,8 +53,9 @@ std::vector<Box> local_boxes(const Shape& shape, const Layout& layout, const Mes
 // is not rows of one length at one distance, as when two dimensions beside the last are cut.
 ops::GlobalIndex global_index(const Shape& shape, const Box& box);
 
-// Copies elements between dense memory and a box of a tensor, both row-major; the bytes of a run move at once.
-void copy_box_out(std::byte* dense, const Tensor& tensor, const Box& box);
-void copy_box_in(const Tensor& tensor, const Box& box, const std::byte* dense);
+// Copies elements between the beginning of a dense tensor and a box of another, both row-major; the bytes of a run move
+// at once.
+void copy_box_out(const Tensor& dense, const Tensor& tensor, const Box& box);
+void copy_box_in(const Tensor& tensor, const Box& box, const Tensor& dense);
 
 }  // namespace dtrun::runtime

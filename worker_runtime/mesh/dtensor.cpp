@@ -55,7 +55,7 @@ DTensor distribute_tensor(const Tensor& full, const DeviceMesh& mesh, const Layo
   check_distribution(full.shape(), mesh, layout);
   const Box box = local_box(full.shape(), layout, mesh.shape(), mesh.rank());
   Tensor local = mesh.all().allocate(box.shape, full.dtype(), tag);
-  copy_box_out(local.raw(), full, box);
+  copy_box_out(local, full, box);
   return DTensor::from_local(std::move(local), full.shape(), mesh, layout);
 }
 
@@ -79,7 +79,7 @@ DTensor distribute_from(int source, const Tensor& full, const Shape& shape, DTyp
       parts = group.allocate({static_cast<std::int64_t>(boxes.size()), part}, dtype);
       parts.zero();
       for (std::size_t i = 0; i < boxes.size(); ++i)
-        copy_box_out(parts.narrow(static_cast<std::int64_t>(i), 1).raw(), full, boxes[i]);
+        copy_box_out(parts.narrow(static_cast<std::int64_t>(i), 1), full, boxes[i]);
     }
     group.scatter(received, parts, source);
   }

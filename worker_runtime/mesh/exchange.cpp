@@ -1,7 +1,5 @@
 #include "worker_runtime/mesh/exchange.hpp"
 
-#include <cstring>
-
 namespace dtrun::runtime {
 
 namespace {
@@ -15,16 +13,16 @@ bool lie_in_order(const std::vector<Box>& boxes, const Shape& outer, std::int64_
   return true;
 }
 
+Tensor part_at(const Tensor& parts, std::size_t index, std::int64_t part) {
+  return parts.view({parts.numel()}).narrow(static_cast<std::int64_t>(index) * part, part);
+}
+
 // Boxes one after the other, each in a part of `part` elements; what is left of a part is zero.
 void pack(const Tensor& parts, const Tensor& local, const std::vector<Box>& boxes, std::int64_t part) {
-  const std::size_t item = size_of(parts.dtype());
-  std::byte* at = parts.raw();
-  for (const Box& box : boxes) {
-    copy_box_out(at, local, box);
-    const auto used = static_cast<std::size_t>(box.numel()) * item;
-    const std::size_t bytes = static_cast<std::size_t>(part) * item;
-    std::memset(at + used, 0, bytes - used);
-    at += bytes;
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    const Tensor here = part_at(parts, i, part);
+    copy_box_out(here, local, boxes[i]);
+    here.narrow(boxes[i].numel(), part - boxes[i].numel()).zero();
   }
 }
 
@@ -76,8 +74,7 @@ void Exchange::begin(ProcessGroup& group, const Tensor& local,
 }
 
 void Exchange::unpack(const Tensor& result) const {
-  const std::size_t bytes = static_cast<std::size_t>(part) * size_of(result.dtype());
-  for (std::size_t i = 0; i < receive.size(); ++i) copy_box_in(result, receive[i], received.raw() + i * bytes);
+  for (std::size_t i = 0; i < receive.size(); ++i) copy_box_in(result, receive[i], part_at(received, i, part));
 }
 
 }  // namespace dtrun::runtime

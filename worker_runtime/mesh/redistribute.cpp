@@ -16,6 +16,7 @@ namespace {
 
 // What adding leaves every other number as it is: -0.0 for floating point, because 0.0 would turn -0.0 into 0.0.
 void fill_neutral(const Tensor& tensor) {
+  if (tensor.is_abstract()) return;
   if (tensor.dtype() == DType::f32) {
     for (float& value : tensor.span<float>()) value = -0.0F;
   } else if (tensor.dtype() == DType::bf16) {
@@ -114,7 +115,7 @@ class Redistribution::Run {
     if (settled_) return;
     settled_ = true;
     if (options_.out.defined()) {
-      if (now_.raw() == options_.out.raw()) return;
+      if (now_.begins_at(options_.out)) return;
       options_.out.copy_from(now_);
       now_ = options_.out;
     } else if (!writable_ && !plan_.steps.empty()) {  // slices of the input
@@ -133,7 +134,7 @@ class Redistribution::Run {
       return;
     }
     const Tensor result = destination(part.shape);
-    copy_box_out(result.raw(), now_, part);
+    copy_box_out(result, now_, part);
     become(result);
   }
 
@@ -148,7 +149,7 @@ class Redistribution::Run {
     const Box whole = box_of(step.after);
     const Tensor result = destination(whole.shape);
     fill_neutral(result);
-    copy_box_in(result, box_of(step.before).relative_to(whole), now_.raw());
+    copy_box_in(result, box_of(step.before).relative_to(whole), now_);
     become(result);
   }
 

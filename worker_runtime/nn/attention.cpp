@@ -29,7 +29,10 @@ class RotaryNode final : public Node {
 
  private:
   // Wrong ranks are the op's to refuse.
-  const Tensor& rows(const Tensor& x) const { return table_->at_least(x.rank() == 3 ? x.dim(1) : 1); }
+  Tensor rows(const Tensor& x) const {
+    const std::int64_t positions = x.rank() == 3 ? x.dim(1) : 1;
+    return x.is_abstract() ? table_->abstract(positions) : table_->at_least(positions);
+  }
   std::shared_ptr<RotaryTable> table_;
   std::int64_t numel_ = 0;
 };

@@ -18,6 +18,8 @@ class RotaryTable {
       : theta_(theta), head_dim_(head_dim), scaling_(scaling) {}
   // [positions or more, head_dim]
   const Tensor& at_least(std::int64_t positions);
+  // The same without elements, for a dry run. Nothing is kept.
+  Tensor abstract(std::int64_t positions) const { return Tensor::abstract({positions, head_dim_}, DType::f32); }
 
  private:
   double theta_;

@@ -116,15 +116,15 @@ class CrossEntropyNode final : public Node {
     const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);
     if (training_) {
       grad_ = logits;
-      *loss.data<float>() = static_cast<float>(ops::cross_entropy_forward_backward(logits, targets_).mean());
+      ops::fill(loss, static_cast<float>(ops::cross_entropy_forward_backward(logits, targets_).mean()));
     } else {
-      *loss.data<float>() = static_cast<float>(ops::cross_entropy_forward(logits, targets_).mean());
+      ops::fill(loss, static_cast<float>(ops::cross_entropy_forward(logits, targets_).mean()));
     }
     return loss;
   }
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
     if (!grads[0].needed) return;
-    if (const float factor = *grad_out.data<float>(); factor != 1.0F) ops::scale(grad_, factor);
+    ops::scale(grad_, grad_out);
     grads[0].deliver(ctx, std::exchange(grad_, Tensor()));
   }
 

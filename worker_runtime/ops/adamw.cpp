@@ -20,6 +20,7 @@ void adamw_step(const Tensor& param, const Tensor& grad, const Tensor& exp_avg, 
   expect_numel("adamw_step", "exp_avg", exp_avg, n);
   expect_numel("adamw_step", "exp_avg_sq", exp_avg_sq, n);
   if (step < 1) throw UsageError("ops", fmt::format("adamw_step: step {}, expected 1 or more", step));
+  if (are_abstract("adamw_step", param, grad, exp_avg, exp_avg_sq)) return;
   const auto t = static_cast<double>(step);
   AdamWFactors factors;
   factors.decay = static_cast<float>(1.0 - settings.lr * settings.weight_decay);

@@ -50,10 +50,11 @@ Layout check(std::string_view op, const Tensor& qkv, int heads, const Tensor& ou
   Layout layout = check_out(op, out, heads, lse);
   const std::int64_t d = layout.width();
   expect_shape(op, "qkv", qkv, Shape{layout.batch, layout.time, 3 * d});
+  layout.q_stride = layout.kv_stride = 3 * d;
+  if (are_abstract(op, qkv, out, lse)) return layout;
   layout.q = qkv.data<float>();
   layout.k = layout.q + d;
   layout.v = layout.k + d;
-  layout.q_stride = layout.kv_stride = 3 * d;
   return layout;
 }
 
@@ -71,6 +72,7 @@ Layout check(std::string_view op, const Tensor& q, const Tensor& k, const Tensor
   const Shape kv{layout.batch, layout.time, layout.kv_stride};
   expect_shape(op, "k", k, kv);
   expect_shape(op, "v", v, kv);
+  if (are_abstract(op, q, k, v, out, lse)) return layout;
   layout.q = q.data<float>();
   layout.k = k.data<float>();
   layout.v = v.data<float>();
@@ -96,7 +98,7 @@ AttentionHead head_at(const Layout& layout, std::int64_t b, std::int64_t h, cons
 }
 
 void forward(const Layout& layout, const Tensor& out, const Tensor& lse) {
-  if (out.numel() == 0) return;
+  if (out.numel() == 0 || out.is_abstract()) return;
   parallel_chunks(layout.batch * layout.heads, [&](std::int64_t index) {
     kernels().attention_forward(head_at(layout, index / layout.heads, index % layout.heads, out, lse));
   });
@@ -129,9 +131,11 @@ void attention_forward(const Tensor& qkv, int heads, const Tensor& out, const Te
 
 void attention_backward(const Tensor& qkv, const Tensor& out, const Tensor& lse, const Tensor& dout, int heads,
                         const Tensor& dqkv) {
-  const Layout layout = check("attention_backward", qkv, heads, out, lse);
-  expect_shape("attention_backward", "dout", dout, out.shape());
-  expect_shape("attention_backward", "dqkv", dqkv, qkv.shape());
+  constexpr std::string_view kOp = "attention_backward";
+  const Layout layout = check(kOp, qkv, heads, out, lse);
+  expect_shape(kOp, "dout", dout, out.shape());
+  expect_shape(kOp, "dqkv", dqkv, qkv.shape());
+  if (are_abstract(kOp, qkv, dout, dqkv)) return;
   float* const dq = dqkv.data<float>();
   backward(layout, out, lse, dout, dq, dq + layout.width(), dq + 2 * layout.width());
 }
@@ -149,6 +153,7 @@ void grouped_attention_backward(const Tensor& q, const Tensor& k, const Tensor& 
   expect_shape(kOp, "dq", grads.dq, q.shape());
   expect_shape(kOp, "dk", grads.dk, k.shape());
   expect_shape(kOp, "dv", grads.dv, v.shape());
+  if (are_abstract(kOp, q, dout, grads.dq, grads.dk, grads.dv)) return;
   backward(layout, out, lse, dout, grads.dq.data<float>(), grads.dk.data<float>(), grads.dv.data<float>());
 }
 

@@ -40,6 +40,14 @@ void expect_rows(std::string_view op, std::string_view name, const Tensor& x, st
   fail(op, name, x, fmt::format("f32 with {} rows of {}", rows, columns));
 }
 
+void expect_abstract(std::string_view op, std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* tensor : tensors) {
+    if (!tensor->defined() || tensor->is_abstract()) continue;
+    throw AbstractTensorError("ops", fmt::format("{}: abstract tensors and one with elements, {} {}", op,
+                                                 name_of(tensor->dtype()), tensor->shape().to_string()));
+  }
+}
+
 void expect_numel(std::string_view op, std::string_view name, const Tensor& x, std::int64_t count, DType dtype) {
   if (!x.defined() || x.dtype() != dtype || x.numel() != count)
     fail(op, name, x, fmt::format("{} with {} elements", name_of(dtype), count));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string_view>
 
 #include "worker_runtime/tensor/tensor.hpp"
@@ -24,5 +25,16 @@ void expect_rows(std::string_view op, std::string_view name, const Tensor& x, st
 // `x` has `count` elements of `dtype` (any shape).
 void expect_numel(std::string_view op, std::string_view name, const Tensor& x, std::int64_t count,
                   DType dtype = DType::f32);
+
+// Throws AbstractTensorError unless all of those that are defined are abstract.
+void expect_abstract(std::string_view op, std::initializer_list<const Tensor*> tensors);
+// Whether the tensors of an op are abstract: then it is done as soon as they are checked. Undefined ones do not count.
+// Throws AbstractTensorError when some are and some are not.
+template <class... Tensors>
+bool are_abstract(std::string_view op, const Tensors&... tensors) {
+  if (!(tensors.is_abstract() || ...)) return false;
+  expect_abstract(op, {&tensors...});
+  return true;
+}
 
 }  // namespace dtrun::runtime::ops

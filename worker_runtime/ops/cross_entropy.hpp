@@ -17,7 +17,8 @@ struct CrossEntropySum {
 
 inline constexpr std::int32_t kIgnoreIndex = -100;
 
-// logits[N, V], targets[N] i32. Throws UsageError for a target that is neither ignore_index nor in [0, V).
+// logits[N, V], targets[N] i32. Throws UsageError for a target that is neither ignore_index nor in [0, V). Abstract
+// tensors have N rows and no loss.
 CrossEntropySum cross_entropy_forward(const Tensor& logits, const Tensor& targets,
                                       std::int32_t ignore_index = kIgnoreIndex);
 

@@ -11,20 +11,30 @@
 namespace dtrun::runtime::ops {
 void fill(const Tensor& x, float value) {
   expect_dtype("fill", "x", x, DType::f32);
+  if (are_abstract("fill", x)) return;
   float* const to = x.data<float>();
   for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) { std::fill_n(to + begin, count, value); });
 }
 
 void scale(const Tensor& x, float factor) {
   expect_dtype("scale", "x", x, DType::f32);
+  if (are_abstract("scale", x)) return;
   float* const to = x.data<float>();
   for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) { kernels().scale(to + begin, factor, count); });
+}
+
+void scale(const Tensor& x, const Tensor& factor) {
+  expect_dtype("scale", "x", x, DType::f32);
+  expect_numel("scale", "factor", factor, 1);
+  if (are_abstract("scale", x, factor)) return;
+  if (*factor.data<float>() != 1.0F) scale(x, *factor.data<float>());
 }
 
 void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_dtype("add", "a", a, DType::f32);
   expect_numel("add", "b", b, a.numel());
   expect_numel("add", "out", out, a.numel());
+  if (are_abstract("add", a, b, out)) return;
   const float* const from_a = a.data<float>();
   const float* const from_b = b.data<float>();
   float* const to = out.data<float>();
@@ -36,6 +46,7 @@ void add(const Tensor& a, const Tensor& b, const Tensor& out) {
 void axpy(float factor, const Tensor& x, const Tensor& y) {
   expect_dtype("axpy", "x", x, DType::f32);
   expect_numel("axpy", "y", y, x.numel());
+  if (are_abstract("axpy", x, y)) return;
   const float* const from = x.data<float>();
   float* const to = y.data<float>();
   for_pieces(x.numel(),
@@ -44,6 +55,7 @@ void axpy(float factor, const Tensor& x, const Tensor& y) {
 
 double squared_norm(const Tensor& x) {
   expect_dtype("squared_norm", "x", x, DType::f32);
+  if (x.is_abstract()) return 0;
   const float* const from = x.data<float>();
   std::vector<double> parts(static_cast<std::size_t>((x.numel() + kPiece - 1) / kPiece));
   for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) {
@@ -57,6 +69,7 @@ double squared_norm(const Tensor& x) {
 void cast_to_bf16(const Tensor& x, const Tensor& y) {
   expect_dtype("cast_to_bf16", "x", x, DType::f32);
   expect_numel("cast_to_bf16", "y", y, x.numel(), DType::bf16);
+  if (are_abstract("cast_to_bf16", x, y)) return;
   const float* const from = x.data<float>();
   auto* const to = reinterpret_cast<std::uint16_t*>(y.raw());
   for_pieces(x.numel(),
@@ -66,6 +79,7 @@ void cast_to_bf16(const Tensor& x, const Tensor& y) {
 void cast_to_f32(const Tensor& x, const Tensor& y) {
   expect_dtype("cast_to_f32", "x", x, DType::bf16);
   expect_numel("cast_to_f32", "y", y, x.numel());
+  if (are_abstract("cast_to_f32", x, y)) return;
   const auto* const from = reinterpret_cast<const std::uint16_t*>(x.raw());
   float* const to = y.data<float>();
   for_pieces(x.numel(),
@@ -75,6 +89,7 @@ void cast_to_f32(const Tensor& x, const Tensor& y) {
 void gelu_forward(const Tensor& x, const Tensor& y) {
   expect_dtype("gelu_forward", "x", x, DType::f32);
   expect_numel("gelu_forward", "y", y, x.numel());
+  if (are_abstract("gelu_forward", x, y)) return;
   const float* const from = x.data<float>();
   float* const to = y.data<float>();
   for_pieces(x.numel(),
@@ -85,6 +100,7 @@ void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {
   expect_dtype("gelu_backward", "x", x, DType::f32);
   expect_numel("gelu_backward", "dy", dy, x.numel());
   expect_numel("gelu_backward", "dx", dx, x.numel());
+  if (are_abstract("gelu_backward", x, dy, dx)) return;
   const float* const from = x.data<float>();
   const float* const gradient = dy.data<float>();
   float* const to = dx.data<float>();

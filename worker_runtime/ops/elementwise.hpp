@@ -7,6 +7,7 @@ namespace dtrun::runtime::ops {
 
 void fill(const Tensor& x, float value);
 void scale(const Tensor& x, float factor);                      // x *= factor
+void scale(const Tensor& x, const Tensor& factor);              // the same by the one element of a tensor
 void add(const Tensor& a, const Tensor& b, const Tensor& out);  // out = a + b; out may be a or b
 void axpy(float factor, const Tensor& x,
           const Tensor& y);  // y += factor * x, one rounding or two as the CPU level has it

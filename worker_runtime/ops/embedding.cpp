@@ -64,6 +64,7 @@ void embedding_forward(const Tensor& ids, const Tensor& tokens, const Tensor& po
     const Rows table = rows_of(kOp, "positions", positions);
     expect_rows(kOp, "positions", positions, std::max(table.rows, time), d);
   }
+  if (are_abstract(kOp, ids, tokens, positions, out)) return;
   check_ids(kOp, ids, vocabulary);
   const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
   for_rows(batch * time, [&, time = time, d = d](std::int64_t place) {
@@ -82,6 +83,7 @@ void embedding_backward_tokens(const Tensor& ids, const Tensor& dout, const Tens
   const auto [batch, time] = rows_of(kOp, "ids", ids, DType::i32);
   const auto [vocabulary, d] = rows_of(kOp, "dtokens", dtokens);
   expect_rows(kOp, "dout", dout, batch * time, d);
+  if (are_abstract(kOp, ids, dout, dtokens)) return;
   check_ids(kOp, ids, vocabulary);
   const Places places = places_by_id(ids.span<std::int32_t>(), vocabulary);
   const float* const from = dout.data<float>();
@@ -119,6 +121,7 @@ void embedding_backward_positions(const Tensor& dout, const Tensor& dpositions) 
   const std::int64_t d = dout.dim(2);
   const std::int64_t table = rows_of(kOp, "dpositions", dpositions).rows;
   expect_rows(kOp, "dpositions", dpositions, std::max(table, time), d);
+  if (are_abstract(kOp, dout, dpositions)) return;
   const float* const from = dout.data<float>();
   for_rows(table, [&](std::int64_t t) {
     float* const to = dpositions.data<float>() + t * d;

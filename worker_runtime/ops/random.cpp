@@ -120,6 +120,7 @@ void fill_all(std::string_view op, const Tensor& x, RandomStream stream, GlobalI
     throw ShapeError("ops", fmt::format("{}: rows of {} at {} with stride {} do not describe {} elements", op, row,
                                         where.first, where.row_stride, n));
   }
+  if (x.is_abstract()) return;
   constexpr std::int64_t kChunk = 8192;
   float* const to = x.data<float>();
   parallel_chunks((n + kChunk - 1) / kChunk, [&](std::int64_t chunk) {

@@ -31,6 +31,7 @@ void turn(std::string_view op, const Tensor& x, const Tensor& table, float direc
                                         x.shape().to_string(), dim, positions));
   }
   expect_shape(op, "y", y, x.shape());
+  if (are_abstract(op, x, table, y)) return;
   const std::int64_t time = x.dim(1);
   const std::int64_t width = x.dim(2);
   const std::int64_t rows = x.dim(0) * time;
@@ -68,6 +69,7 @@ void rope_table(double theta, const Tensor& table, const RopeScaling& scaling) {
   const auto [positions, dim] = check_table("rope_table", table);
   if (!(theta > 0) || !std::isfinite(theta))
     throw UsageError("ops", fmt::format("rope_table: theta is {}, expected a finite number above 0", theta));
+  if (table.is_abstract()) return;
   const std::int64_t half = dim / 2;
   for (std::int64_t i = 0; i < half; ++i) {
     const auto frequency =

@@ -2,9 +2,9 @@
 //
 // Rules of every op: the caller allocates all outputs; tensors are contiguous; f32 unless the op says otherwise;
 // outputs do not overlap inputs unless the op allows it; extents of 0 are fine. A tensor that does not fit throws
-// ShapeError before anything is written. "[N, d]" in a shape comment means: any rank, N is the product of all
-// dimensions but the last. NaN and infinity propagate as in the plain formula. Results do not depend on the number of
-// threads (threads.hpp).
+// ShapeError before anything is written. With abstract tensors, all or none of them, an op checks and does no more.
+// "[N, d]" in a shape comment means: any rank, N is the product of all dimensions but the last. NaN and infinity
+// propagate as in the plain formula. Results do not depend on the number of threads (threads.hpp).
 #pragma once
 
 #include <cstdint>

@@ -32,6 +32,7 @@ void SGD::step(double lr, float grad_scale) {
   const auto momentum = static_cast<float>(config_.momentum);
   const auto decay = static_cast<float>(config_.weight_decay);
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
+    if (pieces_[i].value.is_abstract()) continue;
     const auto value = pieces_[i].value.span<float>();
     const float* grad = pieces_[i].grad.data<float>();
     float* buffer = buffers_.empty() ? nullptr : buffers_[i].data<float>();

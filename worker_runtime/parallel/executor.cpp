@@ -36,11 +36,17 @@ void with_place(Where&& where, Function&& function) {
     throw_in(where(), error);
   } catch (const ShapeError& error) {
     throw_in(where(), error);
+  } catch (const AbstractTensorError& error) {
+    throw_in(where(), error);
   } catch (const SystemError&) {
     throw;
   } catch (const Error& error) {
     throw_in(where(), error);
   }
+}
+
+void add_squares(SquareSum& squares, const Tensor& gradients) {
+  if (!gradients.is_abstract()) squares.add(gradients.span<float>());
 }
 
 }  // namespace
@@ -184,11 +190,15 @@ std::string StepExecutor::last_collective() const {
   return last_collective_ == nullptr ? std::string() : program_.label(*last_collective_);
 }
 
-void StepExecutor::run_setup() {
+BytesSent StepExecutor::run_setup() {
+  BytesSent result;
   for (const auto& action : program_.setup) {
     announce(action, -1);
+    const auto before = sent();
     data_.broadcast(unit_values_[at(action.unit)], action.peer);
+    if (const auto bytes = sent() - before; bytes > 0) result[std::string(program_.traffic_of(action))] += bytes;
   }
+  return result;
 }
 
 StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) {
@@ -199,9 +209,8 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
   StepResult result;
   flights_.clear();
   flights_.resize(input.batches.size());
-  const auto metrics = buffers_.back().span<float>();
-  metrics[kMetricLoss] = 0;
-  metrics[kMetricStop] = input.want_stop ? 1.0F : 0.0F;
+  ops::fill(metric(kMetricLoss), 0.0F);
+  ops::fill(metric(kMetricStop), input.want_stop ? 1.0F : 0.0F);
   for (const auto& action : program_.step) {
     const auto where = [&] {
       return fmt::format("rank {}, step {}, {}", program_.rank, input.step, program_.label(action));
@@ -213,9 +222,14 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
     }
   }
   const auto total = static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches;
-  result.loss = static_cast<double>(metrics[kMetricLoss]) / total;
-  result.stop = metrics[kMetricStop] > 0;
+  if (buffers_.back().is_abstract()) return result;
+  result.loss = static_cast<double>(*metric(kMetricLoss).data<float>()) / total;
+  result.stop = *metric(kMetricStop).data<float>() > 0;
   return result;
+}
+
+Tensor StepExecutor::metric(Metric metric) const {
+  return buffers_.back().narrow(static_cast<std::int64_t>(metric), 1);
 }
 
 void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& optimizer, StepResult& result) {
@@ -226,11 +240,11 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       DTRUN_ASSERT(!"a set-up action in a step");
       break;
     case ActionKind::forward:
-      forward(action, input.batches[at(action.micro_batch)]);
+      forward(action, input.batches[at(action.micro_batch)], result);
       return spend(result.forward);
     case ActionKind::loss: {
       auto& flight = flights_[at(action.micro_batch)];
-      buffers_.back().span<float>()[kMetricLoss] += *flight.tensor.data<float>();
+      ops::add(metric(kMetricLoss), flight.tensor, metric(kMetricLoss));
       flight.tensor = Tensor();  // backward starts from the loss itself: gradient 1
       return;
     }
@@ -286,10 +300,11 @@ void StepExecutor::sharded(const Action& action) {
   }
 }
 
-void StepExecutor::forward(const Action& action, const Batch& batch) {
+void StepExecutor::forward(const Action& action, const Batch& batch, StepResult& result) {
   auto& flight = flights_[at(action.micro_batch)];
   auto& tape = flight.tapes.emplace_back(std::in_place, context_);
   flight.tensor = model_.unit(at(action.unit)).run(*tape, flight.tensor, batch);
+  result.forward_flops += tape->flops();
 }
 
 void StepExecutor::bind_gradients(int micro_batch) {
@@ -328,19 +343,20 @@ void StepExecutor::accumulate(const Action& action) {
 
 SquareSum StepExecutor::squares_of_buckets() const {
   SquareSum squares;
-  for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) squares.add(buffers_[at(buffer)].span<float>());
+  for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) add_squares(squares, buffers_[at(buffer)]);
   return squares;
 }
 
 // Exact sums: the norm has the same bits however the gradients are split.
 SquareSum StepExecutor::squares_of_all_ranks() {
   SquareSum own;
-  for (const auto& piece : shards_->pieces()) own.add(piece.grad.span<float>());
+  for (const auto& piece : shards_->pieces()) add_squares(own, piece.grad);
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(SquareSum));
   const auto mine = Tensor::empty(Shape{kSize}, DType::u8, work_arena_);
   const auto all = Tensor::empty(Shape{kSize * world_.size()}, DType::u8, work_arena_);
-  std::memcpy(mine.raw(), &own, sizeof own);
+  if (!mine.is_abstract()) std::memcpy(mine.raw(), &own, sizeof own);
   world_.all_gather(all, mine);
+  if (all.is_abstract()) return own;
   SquareSum squares;
   for (int rank = 0; rank < world_.size(); ++rank) {
     SquareSum other;

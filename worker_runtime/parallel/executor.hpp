@@ -30,13 +30,17 @@ struct StepInput {
   bool want_stop = false;
 };
 
+// What this rank sent, by Program::traffic_of.
+using BytesSent = std::map<std::string, std::uint64_t, std::less<>>;
+
 struct StepResult {
   double loss = 0;       // mean over all micro-batches of all ranks; the same on every rank
   double grad_norm = 0;  // of the averaged gradient, before clipping
   bool stop = false;     // some rank wants to stop: all ranks see it in the same step
   // `comm` is what the program waited for communication, not what ran beside it.
   Clock::duration forward{}, backward{}, comm{}, optimizer{};
-  std::map<std::string, std::uint64_t, std::less<>> bytes_sent;  // as Prediction::step_bytes
+  double forward_flops = 0;  // of this rank, over all micro-batches
+  BytesSent bytes_sent;      // as Prediction::step_bytes
 };
 
 // The mesh of a job. Collective over `world`; throws UsageError unless its size is the product of the axes.
@@ -59,7 +63,8 @@ class StepExecutor {
   // Initial values, a function of the seed only.
   void fill_initial(std::uint64_t seed);
   // Once, after values were filled or loaded: every rank takes those of rank 0. Split parameters have one owner each.
-  void run_setup();
+  // Returns the bytes sent, as Prediction::setup_bytes.
+  BytesSent run_setup();
   // Calls `use` while every parameter of the model is whole and bound, on all ranks: to save, hash or load. `changes`:
   // the values are kept. Collective over the group when parameters are split.
   void with_whole_parameters(const std::function<void()>& use, bool changes = false);
@@ -78,10 +83,11 @@ class StepExecutor {
   void bind_values();
   void bind_gradients(int micro_batch);
   void run(const Action& action, const StepInput& input, Optimizer& optimizer, StepResult& result);
-  void forward(const Action& action, const Batch& batch);
+  void forward(const Action& action, const Batch& batch, StepResult& result);
   void backward(const Action& action);
   void accumulate(const Action& action);
   void clip(const StepInput& input, StepResult& result);
+  Tensor metric(Metric metric) const;  // one element
   SquareSum squares_of_buckets() const;
   SquareSum squares_of_all_ranks();
   void sharded(const Action& action);

@@ -1,7 +1,6 @@
 #include "worker_runtime/parallel/sharded_parameters.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
@@ -102,7 +101,7 @@ void ShardedParameters::take_back(int unit) {
     const auto part = own_part(held(unit).values, slot);
     if (part.numel() == 0) continue;
     const auto whole = held(unit).whole.narrow(slot.offset + group_.rank() * slot.chunk_numel(), part.numel());
-    std::memcpy(part.raw(), whole.raw(), static_cast<std::size_t>(part.numel()) * sizeof(float));
+    part.copy_from(whole);
   }
 }
 

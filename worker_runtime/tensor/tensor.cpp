@@ -23,8 +23,8 @@ Tensor Tensor::zeros(const Shape& shape, DType dtype, Arena& arena) {
 Tensor Tensor::from_storage(std::shared_ptr<Storage> storage, std::size_t offset, const Shape& shape, DType dtype) {
   const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
   if (!storage || offset > storage->bytes() || bytes > storage->bytes() - offset) {
-    throw ShapeError("tensor", fmt::format("{} {} at byte {} does not fit into a block of {} bytes", name_of(dtype), shape.to_string(),
-                                           offset, storage ? storage->bytes() : 0));
+    throw ShapeError("tensor", fmt::format("{} {} at byte {} does not fit into a block of {} bytes", name_of(dtype),
+                                           shape.to_string(), offset, storage ? storage->bytes() : 0));
   }
   if ((reinterpret_cast<std::uintptr_t>(storage->data()) + offset) % size_of(dtype) != 0) {
     throw ShapeError("tensor", fmt::format("byte offset {} is not aligned for {}", offset, name_of(dtype)));
@@ -37,9 +37,31 @@ Tensor Tensor::from_storage(std::shared_ptr<Storage> storage, std::size_t offset
   return result;
 }
 
+Tensor Tensor::abstract(const Shape& shape, DType dtype) {
+  const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  return from_storage(std::make_shared<Storage>(Storage::Abstract{}, bytes), 0, shape, dtype);
+}
+
+Tensor::Place Tensor::place() const noexcept {
+  if (is_abstract()) return {storage_.get(), offset_};
+  return {nullptr, storage_ ? reinterpret_cast<std::uintptr_t>(storage_->data()) + offset_ : 0};
+}
+
+bool Tensor::begins_at(const Tensor& other, std::size_t bytes) const noexcept {
+  const Place mine = place(), theirs = other.place();
+  return mine.block == theirs.block && mine.byte == theirs.byte + bytes;
+}
+
+bool Tensor::overlaps(const Tensor& other) const noexcept {
+  const Place mine = place(), theirs = other.place();
+  return mine.block == theirs.block && bytes() != 0 && other.bytes() != 0 && mine.byte < theirs.byte + other.bytes() &&
+         theirs.byte < mine.byte + bytes();
+}
+
 Tensor Tensor::view(const Shape& shape) const {
   if (!defined() || shape.numel() != numel()) {
-    throw ShapeError("tensor", fmt::format("view of {} as {}: the number of elements differs", shape_.to_string(), shape.to_string()));
+    throw ShapeError("tensor", fmt::format("view of {} as {}: the number of elements differs", shape_.to_string(),
+                                           shape.to_string()));
   }
   Tensor result = *this;
   result.shape_ = shape;
@@ -61,19 +83,27 @@ Tensor Tensor::narrow(std::int64_t start, std::int64_t length) const {
 }
 
 void Tensor::zero() const {
-  if (bytes() != 0) std::memset(raw(), 0, bytes());
+  if (bytes() != 0 && !is_abstract()) std::memset(raw(), 0, bytes());
 }
 
 void Tensor::copy_from(const Tensor& source) const {
   if (!defined() || !source.defined() || shape_ != source.shape_ || dtype_ != source.dtype_) {
-    throw ShapeError("tensor", fmt::format("copy of {} {} into {} {}", name_of(source.dtype_), source.shape_.to_string(), name_of(dtype_),
-                                           shape_.to_string()));
+    throw ShapeError("tensor", fmt::format("copy of {} {} into {} {}", name_of(source.dtype_),
+                                           source.shape_.to_string(), name_of(dtype_), shape_.to_string()));
   }
+  if (is_abstract() && source.is_abstract()) return;
   if (bytes() != 0) std::memmove(raw(), source.raw(), bytes());
 }
 
+void Tensor::throw_abstract() const {
+  throw AbstractTensorError("tensor", fmt::format("an abstract tensor {} {} was asked for its elements, which it does "
+                                                  "not have",
+                                                  name_of(dtype_), shape_.to_string()));
+}
+
 void Tensor::check_dtype(DType asked) const {
-  if (asked != dtype_) throw ShapeError("tensor", fmt::format("elements are {}, asked for as {}", name_of(dtype_), name_of(asked)));
+  if (asked != dtype_)
+    throw ShapeError("tensor", fmt::format("elements are {}, asked for as {}", name_of(dtype_), name_of(asked)));
 }
 
 }  // namespace dtrun::runtime

@@ -1,5 +1,6 @@
-// Tensor: a value handle on a contiguous, row-major block of elements. Copies share the elements. Views are contiguous too
-// (a reshape, or a range of the outermost dimension), so a kernel needs a pointer and a shape, never strides.
+// Tensor: a value handle on a contiguous, row-major block of elements. Copies share the elements. Views are contiguous
+// too (a reshape, or a range of the outermost dimension), so a kernel needs a pointer and a shape, never strides. An
+// abstract tensor has shape, type and accounted bytes but no elements: a dry run computes with them.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "rendezvous/base/error.hpp"
 #include "worker_runtime/core/arena.hpp"
 #include "worker_runtime/core/dtype.hpp"
 #include "worker_runtime/core/shape.hpp"
@@ -14,17 +16,26 @@
 
 namespace dtrun::runtime {
 
+// The elements of an abstract tensor were asked for, by an operation that does not know such tensors.
+class AbstractTensorError : public Error {
+  using Error::Error;
+};
+
 class Tensor {
  public:
   Tensor() = default;  // undefined: defined() is false
   // Uninitialised elements.
   static Tensor empty(const Shape& shape, DType dtype, Arena& arena);
   static Tensor zeros(const Shape& shape, DType dtype, Arena& arena);
-  // Elements at byte `offset` of a block made elsewhere (shared memory, a mapped file). Throws ShapeError when they do not fit
-  // or are not aligned to the element size.
+  // Elements at byte `offset` of a block made elsewhere (shared memory, a mapped file). Throws ShapeError when they do
+  // not fit or are not aligned to the element size.
   static Tensor from_storage(std::shared_ptr<Storage> storage, std::size_t offset, const Shape& shape, DType dtype);
 
+  // An abstract tensor that no account is charged for.
+  static Tensor abstract(const Shape& shape, DType dtype);
+
   bool defined() const noexcept { return storage_ != nullptr; }
+  bool is_abstract() const noexcept { return storage_ != nullptr && storage_->is_abstract(); }
   const Shape& shape() const noexcept { return shape_; }
   DType dtype() const noexcept { return dtype_; }
   int rank() const noexcept { return shape_.rank(); }
@@ -32,7 +43,7 @@ class Tensor {
   std::int64_t numel() const noexcept { return defined() ? shape_.numel() : 0; }
   std::size_t bytes() const noexcept { return static_cast<std::size_t>(numel()) * size_of(dtype_); }
 
-  // Throws ShapeError when T is not the element type.
+  // Throws ShapeError when T is not the element type, and as raw() does.
   template <class T>
   T* data() const {
     check_dtype(dtype_of<T>);
@@ -42,7 +53,15 @@ class Tensor {
   std::span<T> span() const {
     return {data<T>(), static_cast<std::size_t>(numel())};
   }
-  std::byte* raw() const noexcept { return storage_ ? storage_->data() + offset_ : nullptr; }
+  // nullptr when undefined. Throws AbstractTensorError when abstract.
+  std::byte* raw() const {
+    if (is_abstract()) throw_abstract();
+    return storage_ ? storage_->data() + offset_ : nullptr;
+  }
+  // Whether the first byte lies `bytes` behind the first one of `other`, and whether they share some. Of abstract ones
+  // too.
+  bool begins_at(const Tensor& other, std::size_t bytes = 0) const noexcept;
+  bool overlaps(const Tensor& other) const noexcept;
   const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
   std::size_t offset() const noexcept { return offset_; }
 
@@ -50,12 +69,19 @@ class Tensor {
   Tensor view(const Shape& shape) const;
   // Rows [start, start + length) of the outermost dimension. Throws ShapeError.
   Tensor narrow(std::int64_t start, std::int64_t length) const;
-  void zero() const;
-  // Copies the elements of `source` here; shapes and types must be equal. Throws ShapeError.
+  void zero() const;  // nothing to do when abstract
+  // Copies the elements of `source` here; shapes and types must be equal, and both abstract or none. Throws ShapeError.
   void copy_from(const Tensor& source) const;
 
  private:
   void check_dtype(DType asked) const;
+  [[noreturn]] void throw_abstract() const;
+  // Where the first byte is, for comparison: in memory, or in an abstract block.
+  struct Place {
+    const Storage* block;
+    std::uintptr_t byte;
+  };
+  Place place() const noexcept;
 
   std::shared_ptr<Storage> storage_;
   std::size_t offset_ = 0;  // bytes

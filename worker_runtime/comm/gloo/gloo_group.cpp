@@ -61,6 +61,11 @@ Tensor GlooGroup::allocate(const Shape& shape, DType dtype, MemoryTag tag) {
   return Tensor::from_storage(std::make_shared<Storage>(data, bytes, std::move(release)), 0, shape, dtype);
 }
 
+Tensor GlooGroup::allocate_staging(std::int64_t bytes) {
+  Arena arena(MemoryTag::comm, arenas_->unaccounted);
+  return Tensor::empty({bytes}, DType::u8, arena);
+}
+
 void GlooGroup::run(const Collective& call, const CommAction& action) {
   throw_if_dead();
   const Plan cut = plan(call);

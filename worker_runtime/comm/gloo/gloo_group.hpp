@@ -86,6 +86,8 @@ class GlooGroup final : public ProcessGroup {
   bool missing(int peer);  // its descriptor of the operation that runs has not come
   Link& link(int peer) noexcept { return *links_[static_cast<std::size_t>(peer)]; }
 
+  Tensor allocate_staging(std::int64_t bytes);
+
   // messages.cpp
   bool await_message(Buffer& buffer, Wait what, int peer, Deadline deadline, const std::string& text);
   [[noreturn]] void fail_message(int peer, const std::string& text);
@@ -107,7 +109,7 @@ class GlooGroup final : public ProcessGroup {
   std::vector<Origin> origins_;
   std::unique_ptr<Farewell> farewell_;        // this rank's
   std::vector<std::unique_ptr<Link>> links_;  // by rank; null for this one
-  Tensor staging_;                            // chunks of other ranks, made when needed
+  Tensor staging_;                            // chunks of other ranks, made when needed; in no account
   std::uint64_t sequence_ = 0;
   Descriptor descriptor_{};  // of the operation that runs
   std::array<char, 48> label_{};

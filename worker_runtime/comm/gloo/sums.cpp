@@ -45,7 +45,7 @@ void GlooGroup::sum_parts(const Collective& call, const Plan& cut) {
 
   const std::size_t chunk_bytes = chunk * cut.item;
   if (own.count != 0 && !staging_.defined())
-    staging_ = allocate({static_cast<std::int64_t>(2 * (n - 1) * chunk_bytes)}, DType::u8, MemoryTag::comm);
+    staging_ = allocate_staging(static_cast<std::int64_t>(2 * (n - 1) * chunk_bytes));
   const auto staged = [&](std::size_t peer, std::size_t k) {
     const std::size_t index = (peer < self ? peer : peer - 1) * 2 + k % 2;
     return staging_.raw() + index * chunk_bytes;

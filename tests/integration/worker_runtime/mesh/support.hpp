@@ -84,7 +84,7 @@ inline bool same_bits(const runtime::Tensor& a, const runtime::Tensor& b) {
 // The part of `full` in `box`.
 inline runtime::Tensor cut(runtime::ProcessGroup& group, const runtime::Tensor& full, const runtime::Box& box) {
   const runtime::Tensor result = group.allocate(box.shape, full.dtype());
-  runtime::copy_box_out(result.raw(), full, box);
+  runtime::copy_box_out(result, full, box);
   return result;
 }
 

@@ -54,3 +54,18 @@ TEST_CASE("a slightly larger free block is reused, a much larger one is not, and
   half.reset();
   CHECK(account.current(MemoryTag::work) == 0);
 }
+
+TEST_CASE("an abstract account is charged like any other, for blocks without memory") {
+  MemoryAccount account(MemoryAccount::Kind::abstract), real;
+  Arena arena(MemoryTag::grad, account), with_memory(MemoryTag::grad, real);
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{64}, std::size_t{100}}) {
+    const auto block = arena.allocate(bytes), other = with_memory.allocate(bytes);
+    CHECK(block->is_abstract());
+    CHECK_FALSE(other->is_abstract());
+    CHECK(block->bytes() == bytes);
+    CHECK(account.current(MemoryTag::grad) == real.current(MemoryTag::grad));
+  }
+  const auto huge = arena.allocate(std::size_t{1} << 50);
+  CHECK(account.peak(MemoryTag::grad) == std::size_t{1} << 50);
+  CHECK(arena.reserved() == 0);
+}

@@ -107,9 +107,9 @@ TEST_CASE("elements move between boxes and dense memory, any shape") {
   for (const Box& box : {Box{{0, 0, 0}, {3, 4, 5}}, Box{{1, 0, 0}, {2, 4, 5}}, Box{{0, 1, 0}, {3, 2, 5}},
                          Box{{1, 2, 3}, {2, 2, 2}}, Box{{2, 3, 4}, {1, 1, 1}}, Box{{0, 0, 2}, {3, 4, 0}}}) {
     const Tensor dense = Tensor::empty(box.shape, DType::i32, arena);
-    copy_box_out(dense.raw(), tensor, box);
+    copy_box_out(dense, tensor, box);
     const Tensor back = Tensor::zeros(tensor.shape(), DType::i32, arena);
-    copy_box_in(back, box, dense.raw());
+    copy_box_in(back, box, dense);
     std::size_t i = 0;
     for (std::int64_t a = 0; a < box.shape[0]; ++a)
       for (std::int64_t b = 0; b < box.shape[1]; ++b)
@@ -136,7 +136,7 @@ TEST_CASE("initial values of a part are those of the whole tensor there") {
     const Tensor part = Tensor::empty(box.shape, DType::f32, arena);
     const Tensor expected = Tensor::empty(box.shape, DType::f32, arena);
     ops::fill_normal(part, 1.0F, stream, global_index(shape, box));
-    copy_box_out(expected.raw(), whole, box);
+    copy_box_out(expected, whole, box);
     for (std::size_t i = 0; i < part.span<float>().size(); ++i)
       REQUIRE(part.span<float>()[i] == expected.span<float>()[i]);
   }

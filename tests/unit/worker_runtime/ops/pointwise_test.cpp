@@ -169,4 +169,27 @@ TEST_CASE("an unknown or missing CPU level is refused") {
   CHECK(ops::cpu_level_available(ops::cpu_level()));
 }
 
+TEST_CASE("an op with abstract tensors checks and does no more, and mixes them with no others") {
+  MemoryAccount account;
+  Arena arena(MemoryTag::work, account);
+  const Tensor x = Tensor::zeros({2, 3}, DType::f32, arena), nothing = Tensor::abstract({2, 3}, DType::f32);
+  ops::add(nothing, nothing, nothing);
+  ops::fill(nothing, 1);
+  CHECK(ops::squared_norm(nothing) == 0);
+  CHECK_THROWS_AS(ops::add(nothing, nothing, Tensor::abstract({7}, DType::f32)), dtrun::ShapeError);
+  CHECK_THROWS_AS(ops::add(nothing, nothing, x), AbstractTensorError);
+  CHECK_THROWS_AS(ops::add(x, nothing, x), AbstractTensorError);
+}
+
+TEST_CASE("a tensor is scaled by the element of another") {
+  MemoryAccount account;
+  Arena arena(MemoryTag::work, account);
+  const Tensor x = Tensor::empty({2}, DType::f32, arena), factor = Tensor::empty({1}, DType::f32, arena);
+  ops::fill(x, 3);
+  ops::fill(factor, 0.5F);
+  ops::scale(x, factor);
+  CHECK(x.span<float>()[1] == 1.5F);
+  CHECK_THROWS_AS(ops::scale(factor, x), dtrun::ShapeError);
+}
+
 }  // namespace dtrun::runtime::test

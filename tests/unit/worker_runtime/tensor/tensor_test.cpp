@@ -29,3 +29,38 @@ TEST_CASE("impossible shapes are refused") {
   CHECK(Shape{2, 3}.to_string() == "[2, 3]");
   CHECK(Shape{2, 3}.dim(-1) == 3);
 }
+
+TEST_CASE("an abstract tensor has shape and type but no elements", "[tensor]") {
+  MemoryAccount account(MemoryAccount::Kind::abstract);
+  Arena arena(MemoryTag::activation, account);
+  const Tensor x = Tensor::zeros({3, 4}, DType::f32, arena);
+  CHECK(x.is_abstract());
+  CHECK(x.bytes() == 48);
+  CHECK(account.current(MemoryTag::activation) == 64);
+  CHECK(x.view({12}).narrow(2, 5).is_abstract());
+  CHECK_THROWS_AS(x.raw(), AbstractTensorError);
+  CHECK_THROWS_AS(x.data<float>(), AbstractTensorError);
+  CHECK_THROWS_AS(x.span<float>(), AbstractTensorError);
+  CHECK_THROWS_AS(x.data<std::int32_t>(), dtrun::ShapeError);
+  x.copy_from(Tensor::abstract({3, 4}, DType::f32));
+  CHECK_THROWS_AS(x.copy_from(Tensor::abstract({4, 3}, DType::f32)), dtrun::ShapeError);
+  MemoryAccount with_memory;
+  Arena real(MemoryTag::activation, with_memory);
+  CHECK_THROWS_AS(x.copy_from(Tensor::zeros({3, 4}, DType::f32, real)), AbstractTensorError);
+  CHECK_FALSE(Tensor().is_abstract());
+}
+
+TEST_CASE("where tensors lie is compared with and without memory", "[tensor]") {
+  for (const auto kind : {MemoryAccount::Kind::real, MemoryAccount::Kind::abstract}) {
+    MemoryAccount account(kind);
+    Arena arena(MemoryTag::work, account);
+    const Tensor x = Tensor::empty({8}, DType::f32, arena), other = Tensor::empty({8}, DType::f32, arena);
+    CHECK(x.narrow(2, 3).begins_at(x, 8));
+    CHECK_FALSE(x.narrow(2, 3).begins_at(x));
+    CHECK_FALSE(other.begins_at(x));
+    CHECK(x.narrow(2, 3).overlaps(x.narrow(4, 2)));
+    CHECK_FALSE(x.narrow(2, 2).overlaps(x.narrow(4, 2)));
+    CHECK_FALSE(x.overlaps(other));
+    CHECK_FALSE(x.narrow(2, 0).overlaps(x));
+  }
+}

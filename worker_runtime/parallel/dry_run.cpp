@@ -1,0 +1,101 @@
+#include "worker_runtime/parallel/dry_run.hpp"
+
+#include <utility>
+
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/comm/counting_group.hpp"
+#include "worker_runtime/parallel/executor.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+constexpr int kSteps = 2;  // the second one starts with what the first one left
+
+using Bytes = std::array<std::uint64_t, kMemoryTags>;
+
+template <class Read>
+Bytes by_tag(Read&& read) {
+  Bytes result{};
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) result[tag] = read(static_cast<MemoryTag>(tag));
+  return result;
+}
+
+// Abstract values for every parameter while it lives.
+class AbstractValues {
+ public:
+  explicit AbstractValues(Model& model) : parameters_(model.parameters()) {
+    for (Parameter* parameter : parameters_) parameter->bind_value(Tensor::abstract(parameter->shape(), DType::f32));
+  }
+  AbstractValues(const AbstractValues&) = delete;
+  AbstractValues& operator=(const AbstractValues&) = delete;
+  ~AbstractValues() {
+    for (Parameter* parameter : parameters_) parameter->release_value();
+  }
+
+ private:
+  const std::vector<Parameter*>& parameters_;
+};
+
+void require_unused(const Model& model) {
+  for (const Parameter* parameter : model.parameters()) DTRUN_ASSERT(!parameter->has_value());
+}
+
+}  // namespace
+
+std::vector<Batch> make_batches(const BatchShape& shape, int count, Arena& arena) {
+  const Shape tokens{shape.sequences, shape.tokens};
+  std::vector<Batch> batches;
+  for (int m = 0; m < count; ++m)
+    batches.push_back({Tensor::empty(tokens, DType::i32, arena), Tensor::empty(tokens, DType::i32, arena)});
+  return batches;
+}
+
+DryRun dry_run(Model& model, const Program& program, const BatchShape& batch, const OptimizerFactory& optimizer) {
+  require_unused(model);
+  MemoryAccount account(MemoryAccount::Kind::abstract);
+  GroupOptions options;
+  options.account = &account;
+  const auto& axes = program.config.axes;
+  const auto world = create_counting_group(program.rank, axes.world_size(), options);
+  StepExecutor executor(model, program, make_mesh(*world, axes), account);
+  Arena batch_arena(MemoryTag::work, account), optimizer_arena(MemoryTag::optimizer, account);
+  const auto batches = make_batches(batch, program.config.micro_batches, batch_arena);
+  const auto updates = optimizer(executor.optimizer_pieces(), optimizer_arena);
+  DryRun result;
+  result.setup_bytes = executor.run_setup();
+  for (int step = 0; step < kSteps; ++step) {
+    account.reset_peaks();
+    const auto ran = executor.run_step({.step = step, .batches = batches}, *updates);
+    const auto peaks = by_tag([&](MemoryTag tag) { return account.peak(tag); });
+    if (step > 0 && peaks != result.peak_bytes)
+      throw Error("parallel",
+                  "a dry run: the second step needs other memory than the first one (a model that keeps "
+                  "tensors between steps?)");
+    result.peak_bytes = peaks;
+    result.step_bytes = ran.bytes_sent;
+    result.forward_flops = ran.forward_flops;
+  }
+  result.held_bytes = by_tag([&](MemoryTag tag) { return account.current(tag); });
+  return result;
+}
+
+std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch) {
+  require_unused(model);
+  MemoryAccount account(MemoryAccount::Kind::abstract);
+  Arena activation(MemoryTag::activation, account), work(MemoryTag::work, account);
+  RunContext context{activation, work};
+  const AbstractValues values(model);
+  const auto batches = make_batches(batch, 1, work);
+  std::vector<Tape> tapes;  // alive to the end: they keep what backward would need
+  std::vector<UnitCost> costs;
+  Tensor tensor;
+  for (std::size_t unit = 0; unit < model.size(); ++unit) {
+    const auto before = account.current(MemoryTag::activation);
+    tapes.emplace_back(context);
+    tensor = model.unit(unit).run(tapes.back(), tensor, batches.front());
+    costs.push_back({tapes.back().flops(), account.current(MemoryTag::activation) - before});
+  }
+  return costs;
+}
+
+}  // namespace dtrun::runtime
