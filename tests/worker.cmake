@@ -18,7 +18,8 @@ dtrun_test(test_ddp integration
   SOURCES integration/worker_runtime/parallel/ddp_test.cpp integration/worker_runtime/parallel/fsdp_test.cpp
   DEPS worker_runtime/worker TIMEOUT 120)
 dtrun_test(test_worker_scenario scenario
-  SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp scenario/own_model_test.cpp
+  SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp scenario/worker_layouts_test.cpp
+    scenario/own_model_test.cpp
   DEPS rendezvous/server
   LINK dtrun_test_job nlohmann_json::nlohmann_json TIMEOUT 180)
 target_compile_definitions(test_worker_scenario PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>"
