@@ -79,11 +79,15 @@ TEST_CASE("worker train on a given text file ends with a report that agrees with
   CHECK(document["world_size"] == 2);
   CHECK(document["steps"] == 6);
   CHECK(document["config"]["micro-batches"] == 2);
+  CHECK(document["peak_bytes_of_last_step"] == document["predicted_peak_bytes"]);
+  CHECK(document["forward_flops_per_step"] > 0);
   for (const auto* rank : {"0", "1"}) {
     const auto lines = lines_of(read_file((directory.path() / rank / "steps.jsonl").string()));
     CHECK(lines.size() == 6);
     const auto line = json::parse(lines.back());
     CHECK(line["bytes_sent"]["dp"] == document["bytes_sent_per_step"]["dp"]);
+    CHECK(line["peak_bytes"] == line["predicted_peak_bytes"]);
+    CHECK(line["peak_bytes"] == document["predicted_peak_bytes"]);
     CHECK(line["last_collective"] == "REDUCE metrics");
   }
 }

@@ -1,6 +1,6 @@
 // Runs a function as n ranks of one process group: as threads, or as processes (fork). The function throws to report a
 // failure; the answer holds one text per rank, empty when all went well. Catch assertions belong to the calling thread,
-// outside.
+// outside. Without an account in the options each rank has its own: group.account().
 #pragma once
 
 #include <poll.h>
@@ -33,7 +33,10 @@ inline std::string run_rank(const std::filesystem::path& directory, int rank, in
                             const runtime::GroupOptions& options, const std::string& backend) {
   try {
     DirectoryStore store(directory);
-    const auto group = runtime::create_process_group(backend, store, rank, n, options);
+    runtime::MemoryAccount own;
+    auto accounted = options;
+    if (accounted.account == nullptr) accounted.account = &own;
+    const auto group = runtime::create_process_group(backend, store, rank, n, accounted);
     function(*group);
     return {};
   } catch (const std::exception& error) {

@@ -45,6 +45,7 @@ class ProcessGroup {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   const std::string& name() const noexcept { return options_.name; }
+  MemoryAccount* account() const noexcept { return options_.account; }
   virtual std::string_view backend() const noexcept = 0;  // "shm", "gloo"; "none" for one rank
 
   // Uninitialised elements where collectives are zero-copy (for shm: memory that all ranks map). Any other tensor works

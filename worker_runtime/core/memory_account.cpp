@@ -36,9 +36,29 @@ void MemoryAccount::remove(MemoryTag tag, std::size_t bytes) noexcept {
   entries_[static_cast<std::size_t>(tag)].current.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
+TagBytes MemoryAccount::currents() const noexcept {
+  TagBytes result{};
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) result[tag] = current(static_cast<MemoryTag>(tag));
+  return result;
+}
+
+TagBytes MemoryAccount::peaks() const noexcept {
+  TagBytes result{};
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) result[tag] = peak(static_cast<MemoryTag>(tag));
+  return result;
+}
+
 void MemoryAccount::reset_peaks() noexcept {
   for (Entry& entry : entries_)
     entry.peak.store(entry.current.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+std::string text_of(const TagBytes& bytes) {
+  std::string text;
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag)
+    text += fmt::format("{}{} {}", tag == 0 ? "" : ", ", name_of(static_cast<MemoryTag>(tag)),
+                        bytes_text(static_cast<double>(bytes[tag])));
+  return text;
 }
 
 std::string bytes_text(double bytes) {

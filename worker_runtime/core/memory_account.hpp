@@ -15,6 +15,11 @@ enum class MemoryTag : std::uint8_t { param, grad, optimizer, activation, comm, 
 inline constexpr std::size_t kMemoryTags = 6;
 std::string_view name_of(MemoryTag tag);
 
+using TagBytes = std::array<std::uint64_t, kMemoryTags>;  // by MemoryTag
+constexpr std::uint64_t of(const TagBytes& bytes, MemoryTag tag) { return bytes[static_cast<std::size_t>(tag)]; }
+// "param 1.0 GiB, grad 512 bytes, ...", every tag.
+std::string text_of(const TagBytes& bytes);
+
 class MemoryAccount {
  public:
   enum class Kind : std::uint8_t { real, abstract };
@@ -26,6 +31,8 @@ class MemoryAccount {
   std::size_t current(MemoryTag tag) const noexcept { return at(tag).current.load(std::memory_order_relaxed); }
   // The largest value of current(tag) since construction or reset_peaks().
   std::size_t peak(MemoryTag tag) const noexcept { return at(tag).peak.load(std::memory_order_relaxed); }
+  TagBytes currents() const noexcept;
+  TagBytes peaks() const noexcept;
   void reset_peaks() noexcept;
 
  private:

@@ -11,15 +11,6 @@ namespace {
 
 constexpr int kSteps = 2;  // the second one starts with what the first one left
 
-using Bytes = std::array<std::uint64_t, kMemoryTags>;
-
-template <class Read>
-Bytes by_tag(Read&& read) {
-  Bytes result{};
-  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) result[tag] = read(static_cast<MemoryTag>(tag));
-  return result;
-}
-
 // Abstract values for every parameter while it lives.
 class AbstractValues {
  public:
@@ -66,7 +57,7 @@ DryRun dry_run(Model& model, const Program& program, const BatchShape& batch, co
   for (int step = 0; step < kSteps; ++step) {
     account.reset_peaks();
     const auto ran = executor.run_step({.step = step, .batches = batches}, *updates);
-    const auto peaks = by_tag([&](MemoryTag tag) { return account.peak(tag); });
+    const auto peaks = account.peaks();
     if (step > 0 && peaks != result.peak_bytes)
       throw Error("parallel",
                   "a dry run: the second step needs other memory than the first one (a model that keeps "
@@ -75,7 +66,7 @@ DryRun dry_run(Model& model, const Program& program, const BatchShape& batch, co
     result.step_bytes = ran.bytes_sent;
     result.forward_flops = ran.forward_flops;
   }
-  result.held_bytes = by_tag([&](MemoryTag tag) { return account.current(tag); });
+  result.held_bytes = account.currents();
   return result;
 }
 
@@ -96,6 +87,16 @@ std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch) {
     costs.push_back({tapes.back().flops(), account.current(MemoryTag::activation) - before});
   }
   return costs;
+}
+
+ModelDescription describe(Model& model, const BatchShape& batch) {
+  auto description = describe(model);
+  const auto costs = unit_costs(model, batch);
+  for (std::size_t unit = 0; unit < costs.size(); ++unit) {
+    description.units[unit].forward_flops = costs[unit].forward_flops;
+    description.units[unit].saved_bytes = costs[unit].saved_bytes;
+  }
+  return description;
 }
 
 }  // namespace dtrun::runtime

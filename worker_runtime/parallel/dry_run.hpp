@@ -3,7 +3,6 @@
 // what is sent. Exact for every model and mode, for any number of ranks, in milliseconds.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,10 +27,10 @@ std::vector<Batch> make_batches(const BatchShape& shape, int count, Arena& arena
 using OptimizerFactory = std::function<std::unique_ptr<Optimizer>(std::vector<OptimizerPiece>, Arena&)>;
 
 struct DryRun {
-  std::array<std::uint64_t, kMemoryTags> held_bytes{};  // by MemoryTag, between two steps; batches are MemoryTag::work
-  std::array<std::uint64_t, kMemoryTags> peak_bytes{};  // of any step
-  Prediction::Bytes setup_bytes, step_bytes;            // sent by this rank, as predict() tells it
-  double forward_flops = 0;                             // of this rank in a step; backward has twice as many
+  TagBytes held_bytes{};                      // between two steps; batches are MemoryTag::work
+  TagBytes peak_bytes{};                      // of any step
+  Prediction::Bytes setup_bytes, step_bytes;  // sent by this rank, as predict() tells it
+  double forward_flops = 0;                   // of this rank in a step; backward has twice as many
 };
 
 // The model must not be in use by an executor; its parameters are unbound afterwards. Throws what the step would throw
@@ -46,5 +45,7 @@ struct UnitCost {
 };
 // As dry_run() in what it needs and throws.
 std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch);
+// describe(model) with the costs of its units.
+ModelDescription describe(Model& model, const BatchShape& batch);
 
 }  // namespace dtrun::runtime

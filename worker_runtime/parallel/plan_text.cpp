@@ -13,22 +13,24 @@ std::string mode_of(const ParallelConfig& config) {
                      config.reshard_after_forward ? "resharded after forward" : "whole from forward to backward");
 }
 
-// The part of a rank is the largest of all ranks' parts: padding is counted.
-void add_held(const Program& program, const Prediction& prediction, int optimizer_states, std::string& text) {
-  const auto line = [&](std::string_view what, std::uint64_t bytes) {
-    text += fmt::format("  {:28}{}\n", what, bytes_text(static_cast<double>(bytes)));
-  };
-  text += "held by each rank\n";
-  line("parameters", prediction.param_bytes);
-  line("gradients", prediction.grad_bytes);
-  line("optimizer state", prediction.param_bytes * static_cast<std::uint64_t>(optimizer_states));
-  if (program.config.splits_parameters()) line("whole units, at most", prediction.whole_peak_bytes);
+void add_memory(const DryRun& needs, std::string& text) {
+  const auto size = [](std::uint64_t bytes) { return bytes_text(static_cast<double>(bytes)); };
+  text += fmt::format("held by this rank             {:<16}at most, in a step\n", "between steps");
+  std::uint64_t held = 0;
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    held += needs.held_bytes[tag];
+    text += fmt::format("  {:28}{:<16}{}\n", name_of(static_cast<MemoryTag>(tag)), size(needs.held_bytes[tag]),
+                        size(needs.peak_bytes[tag]));
+  }
+  text += fmt::format("  {:28}{}\n", "together", size(held));
 }
 
-void add_sent(const Prediction& prediction, std::string& text) {
+void add_sent(const DryRun& needs, std::string& text) {
   text += "sent by this rank in a step\n";
-  for (const auto& [axis, bytes] : prediction.step_bytes)
+  for (const auto& [axis, bytes] : needs.step_bytes)
     text += fmt::format("  {:28}{}\n", "axis " + axis, bytes_text(static_cast<double>(bytes)));
+  text += fmt::format("computed by this rank in a step\n  {:28}{:.3g} TFLOP\n", "forward", needs.forward_flops * 1e-12);
+  text += fmt::format("  {:28}{:.3g} TFLOP\n", "backward", 2 * needs.forward_flops * 1e-12);
 }
 
 void add_split(const Program& program, std::string& text) {
@@ -45,14 +47,13 @@ void add_split(const Program& program, std::string& text) {
 
 }  // namespace
 
-std::string plan_text(std::span<const Program> programs, int rank, int optimizer_states) {
+std::string plan_text(std::span<const Program> programs, int rank, const DryRun& needs) {
   const auto& program = programs[static_cast<std::size_t>(rank)];
-  const auto prediction = predict(program);
   auto text = fmt::format("{} parameters in {} units, {}, {} micro-batch{}\n", program.model.numel(),
                           program.model.units.size(), mode_of(program.config), program.config.micro_batches,
                           program.config.micro_batches == 1 ? "" : "es");
-  add_held(program, prediction, optimizer_states, text);
-  add_sent(prediction, text);
+  add_memory(needs, text);
+  add_sent(needs, text);
   if (program.config.splits_parameters()) add_split(program, text);
   text += fmt::format("program of rank {}, {} actions in a step\n", rank, program.step.size());
   for (const auto& action : program.setup) text += "  set-up, " + program.label(action) + "\n";

@@ -52,6 +52,10 @@ struct ModelDescription {
   struct Unit {
     std::string name;
     std::vector<int> parameters;  // all it uses; the first unit that uses a parameter owns it
+    // What forward of one micro-batch costs, when its shape is known (dry_run.hpp): else 0. Backward takes twice the
+    // flops; the activations live until then.
+    double forward_flops = 0;
+    std::uint64_t saved_bytes = 0;
   };
   std::vector<Parameter> parameters;
   std::vector<Unit> units;

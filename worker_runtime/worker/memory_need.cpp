@@ -82,14 +82,4 @@ void require_memory(const MemoryNeed& need, int ranks, std::optional<double> ava
                   bytes_text(need.optimizer), bytes_text(need.activations), bytes_text(need.data)));
 }
 
-std::string held_text(const MemoryAccount& account) {
-  std::string text;
-  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-    const auto which = static_cast<MemoryTag>(tag);
-    text += fmt::format("{}{} {}", tag == 0 ? "" : ", ", name_of(which),
-                        bytes_text(static_cast<double>(account.current(which))));
-  }
-  return text;
-}
-
 }  // namespace dtrun::runtime

@@ -30,7 +30,4 @@ std::optional<double> available_memory(const std::filesystem::path& root = "/");
 // Throws UsageError when `ranks` such ranks cannot fit into `available`.
 void require_memory(const MemoryNeed& need, int ranks, std::optional<double> available);
 
-// "param 1.0 GiB, grad 1.0 GiB", for the message of an allocation that failed.
-std::string held_text(const MemoryAccount& account);
-
 }  // namespace dtrun::runtime

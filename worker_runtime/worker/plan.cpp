@@ -5,12 +5,12 @@
 #include "worker_runtime/parallel/plan_text.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/model_choice.hpp"
+#include "worker_runtime/worker/optimizer_choice.hpp"
 #include "worker_runtime/worker/parallel_choice.hpp"
 
 namespace dtrun::runtime {
 namespace {
 
-constexpr int kMomentsOfAdamW = 2;
 constexpr std::int64_t kVocabularyOfText = 256;
 
 }  // namespace
@@ -19,9 +19,11 @@ void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFact
   if (plan.rank < 0 || plan.rank >= plan.world_size)
     throw UsageError("plan", fmt::format("--rank is {}, expected 0 to {}", plan.rank, plan.world_size - 1));
   const auto vocabulary = config.vocab_size > 0 ? config.vocab_size : kVocabularyOfText;
-  const auto model = own ? own(config, vocabulary) : make_model(config.model_choice(vocabulary));
+  auto model = own ? own(config, vocabulary) : make_model(config.model_choice(vocabulary));
   const auto programs = compile_all(model, parallel_config(config, plan.world_size));
-  fmt::print("{}", plan_text(programs, plan.rank, kMomentsOfAdamW));
+  const auto& program = programs[static_cast<std::size_t>(plan.rank)];
+  fmt::print("{}",
+             plan_text(programs, plan.rank, dry_run(model, program, batch_shape(config), optimizer_factory(config))));
   if (!check(programs).ok()) throw Error("plan", "the programs do not fit together (a bug of dtrun)");
 }
 

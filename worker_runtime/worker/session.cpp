@@ -98,7 +98,8 @@ void with_session(const WorkerEnvironment& environment, const SessionOptions& op
     try {
       job(session);
     } catch (const std::bad_alloc&) {
-      throw MemoryError("worker", fmt::format("out of memory; this rank holds {}", held_text(session.account())));
+      throw MemoryError("worker",
+                        fmt::format("out of memory; this rank holds {}", text_of(session.account().currents())));
     }
   } catch (const std::exception& error) {
     report_to_launcher(error);

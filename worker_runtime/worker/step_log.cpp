@@ -50,7 +50,14 @@ StepLog::StepLog(const fs::path& directory) : path_(directory / "steps.jsonl") {
   if (!file_) throw_errno("worker", fmt::format("step log \"{}\"", path_.string()));
 }
 
-void StepLog::write(const StepRecord& record, const MemoryAccount& account) {
+nlohmann::ordered_json to_json(const TagBytes& bytes) {
+  auto json = nlohmann::ordered_json::object();
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag)
+    json[std::string(name_of(static_cast<MemoryTag>(tag)))] = bytes[tag];
+  return json;
+}
+
+void StepLog::write(const StepRecord& record) {
   nlohmann::ordered_json line;
   line["step"] = record.step;
   line["batch_xxh64"] = hash_text(record.batch_hash);
@@ -65,11 +72,8 @@ void StepLog::write(const StepRecord& record, const MemoryAccount& account) {
                           {"comm_exposed", milliseconds(record.result.comm)},
                           {"optimizer", milliseconds(record.result.optimizer)}};
   line["bytes_sent"] = record.result.bytes_sent;
-  auto& peaks = line["peak_bytes"] = nlohmann::ordered_json::object();
-  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-    const auto which = static_cast<MemoryTag>(tag);
-    peaks[std::string(name_of(which))] = account.peak(which);
-  }
+  line["peak_bytes"] = to_json(record.peak_bytes);
+  if (record.predicted_peak_bytes) line["predicted_peak_bytes"] = to_json(*record.predicted_peak_bytes);
   line["last_collective"] = record.last_collective;
   if (append(line.dump() + "\n")) return;
   const int cause = errno;

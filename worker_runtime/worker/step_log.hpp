@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -22,7 +24,11 @@ struct StepRecord {
   double tokens_per_second = 0;  // of all ranks
   Clock::duration data{}, total{};
   std::string last_collective;
+  TagBytes peak_bytes{};                           // counted in this step
+  std::optional<TagBytes> predicted_peak_bytes{};  // by a dry run, when there was one
 };
+// {"param": 128, ...}
+nlohmann::ordered_json to_json(const TagBytes& bytes);
 
 // The directory for this rank's files: `chosen`/<rank> (--log-dir), else <DTRUN_LOG_DIR>/<rank>, else where the
 // launcher wants the error file, else a fresh temporary one. Made when missing. Throws SystemError naming it.
@@ -35,8 +41,7 @@ class StepLog {
  public:
   explicit StepLog(const std::filesystem::path& directory);
   const std::filesystem::path& path() const noexcept { return path_; }
-  // Peaks of `account` since they were last reset go into the line.
-  void write(const StepRecord& record, const MemoryAccount& account);
+  void write(const StepRecord& record);
   std::int64_t lost_lines() const noexcept { return lost_; }
 
  private:

@@ -55,10 +55,10 @@ nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, con
   report["loss_last"] = outcome.loss_last;
   report["params_xxh64"] = hash;
   report["bytes_sent_per_step"] = trainer.prediction().step_bytes;  // equal to what was counted, or the run had failed
-  auto& memory = report["peak_bytes_of_last_step"] = nlohmann::ordered_json::object();
-  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
-    const auto which = static_cast<MemoryTag>(tag);
-    memory[std::string(name_of(which))] = session.account().peak(which);
+  report["peak_bytes_of_last_step"] = to_json(outcome.peak_bytes);
+  if (trainer.needs()) {
+    report["predicted_peak_bytes"] = to_json(trainer.needs()->peak_bytes);
+    report["forward_flops_per_step"] = trainer.needs()->forward_flops;
   }
   report["config"] = to_json(config);
   return report;
@@ -133,7 +133,7 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
   };
   const auto on_step = [&](const StepRecord& record) {
     told.finished_steps(record.step + 1);
-    step_log.write(record, session.account());
+    step_log.write(record);
     progress.show({record.step + 1, record.result.loss, record.result.grad_norm, record.lr, record.tokens_per_second});
   };
   const auto outcome = trainer.run(want_stop, on_step);

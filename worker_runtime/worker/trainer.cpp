@@ -14,6 +14,7 @@
 #include "worker_runtime/data/embedded_text.hpp"
 #include "worker_runtime/worker/command_line.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
+#include "worker_runtime/worker/optimizer_choice.hpp"
 #include "worker_runtime/worker/parallel_choice.hpp"
 
 namespace dtrun::runtime {
@@ -40,6 +41,24 @@ std::string traffic_text(const Prediction::Bytes& traffic) {
   std::string text;
   for (const auto& [axis, bytes] : traffic) text += fmt::format("{}{} {} bytes", text.empty() ? "" : ", ", axis, bytes);
   return text.empty() ? "nothing" : text;
+}
+
+// "param 4096, grad 4096, ...": exact numbers, to be compared.
+std::string peaks_text(const TagBytes& bytes) {
+  std::string text;
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag)
+    text += fmt::format("{}{} {}", tag == 0 ? "" : ", ", name_of(static_cast<MemoryTag>(tag)), bytes[tag]);
+  return text;
+}
+
+// A node of a user's own may not know abstract tensors: the run goes on without what only a dry run can tell.
+std::optional<DryRun> predict_needs(Model& model, const Program& program, const TrainConfig& config, bool own_model) {
+  try {
+    return dry_run(model, program, batch_shape(config), optimizer_factory(config));
+  } catch (const AbstractTensorError&) {
+    if (!own_model) throw;
+    return std::nullopt;
+  }
 }
 
 Program checked_program(const Model& model, const ParallelConfig& config, int rank) {
@@ -111,15 +130,10 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
   schedule_.validate();
   auto program = checked_program(model_, parallel_config(config, group.size()), group.rank());
   prediction_ = predict(program);
+  dry_run_ = predict_needs(model_, program, config_, static_cast<bool>(own));
   executor_.emplace(model_, std::move(program), make_mesh(group_, axes_), account_);
-  const Shape shape{config_.batch_size, config_.seq_len};
-  for (std::int64_t m = 0; m < config_.micro_batches; ++m) {
-    batch_tensors_.push_back(
-        {Tensor::empty(shape, DType::i32, batch_arena_), Tensor::empty(shape, DType::i32, batch_arena_)});
-  }
-  AdamWConfig adamw;
-  adamw.weight_decay = config_.weight_decay;
-  optimizer_.emplace(adamw, executor_->optimizer_pieces(), optimizer_arena_);
+  batch_tensors_ = make_batches(batch_shape(config_), static_cast<int>(config_.micro_batches), batch_arena_);
+  optimizer_ = optimizer_factory(config_)(executor_->optimizer_pieces(), optimizer_arena_);
   load_initial_values();
   require_same_data();
 }
@@ -188,6 +202,20 @@ void Trainer::require_finite(const StepRecord& record) const {
   check("gradient norm", record.result.grad_norm);
 }
 
+void Trainer::require_predicted(const StepRecord& record) const {
+  const auto differs = [&](std::string_view what, const std::string& counted, const std::string& predicted) {
+    return Error("train", fmt::format("rank {}, step {}: {} were {}, predicted were {} (a bug of dtrun)", group_.rank(),
+                                      record.step, what, counted, predicted));
+  };
+  const auto& sent = record.result.bytes_sent;
+  for (const auto& predicted : {prediction_.step_bytes, dry_run_ ? dry_run_->step_bytes : prediction_.step_bytes}) {
+    if (sent != predicted) throw differs("sent bytes", traffic_text(sent), traffic_text(predicted));
+  }
+  // What a group allocates for the step must be in this account.
+  if (!dry_run_ || group_.account() != &account_ || record.peak_bytes == dry_run_->peak_bytes) return;
+  throw differs("the largest numbers of bytes held", peaks_text(record.peak_bytes), peaks_text(dry_run_->peak_bytes));
+}
+
 void Trainer::require_finite_parameters() {
   executor_->with_whole_parameters([&] { require_finite_values(); });
 }
@@ -222,10 +250,9 @@ StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
   record.last_collective = executor_->last_collective();
   record.tokens_per_second =
       static_cast<double>(tokens_per_step()) / std::chrono::duration<double>(record.total).count();
-  if (record.result.bytes_sent != prediction_.step_bytes) {
-    throw Error("train", fmt::format("step {}: sent were {}, the step program predicts {}", step,
-                                     traffic_text(record.result.bytes_sent), traffic_text(prediction_.step_bytes)));
-  }
+  record.peak_bytes = account_.peaks();
+  if (dry_run_) record.predicted_peak_bytes = dry_run_->peak_bytes;
+  require_predicted(record);
   require_finite(record);
   return record;
 }
@@ -239,6 +266,7 @@ TrainOutcome Trainer::run(const std::function<bool()>& want_stop,
     if (step == 0) outcome.loss_first = record.result.loss;
     outcome.loss_last = record.result.loss;
     outcome.steps = step + 1;
+    outcome.peak_bytes = record.peak_bytes;
     outcome.stopped = record.result.stop && outcome.steps < config_.steps;
     on_step(record);
   }

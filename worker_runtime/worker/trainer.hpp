@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,9 +13,8 @@
 #include "worker_runtime/core/memory_account.hpp"
 #include "worker_runtime/data/batch_stream.hpp"
 #include "worker_runtime/data/token_dataset.hpp"
-#include "worker_runtime/optim/adamw.hpp"
 #include "worker_runtime/optim/schedule.hpp"
-#include "worker_runtime/parallel/check.hpp"
+#include "worker_runtime/parallel/dry_run.hpp"
 #include "worker_runtime/parallel/executor.hpp"
 #include "worker_runtime/worker/step_log.hpp"
 #include "worker_runtime/worker/train_config.hpp"
@@ -27,7 +27,8 @@ struct TrainOutcome {
   double loss_last = 0;
   double seconds = 0;  // of the steps, without set-up
   double tokens_per_second = 0;
-  bool stopped = false;  // before the last step, on a signal or at the time limit
+  bool stopped = false;   // before the last step, on a signal or at the time limit
+  TagBytes peak_bytes{};  // of the last step
 };
 
 // Makes the model of a run that trains one of its own instead of a bundled one.
@@ -51,7 +52,7 @@ class Trainer {
 
   // `want_stop` is asked once per step: when any rank says yes, all ranks stop after that same step. `on_step` sees
   // every finished step. Throws Error (the same on every rank) when loss or gradient norm are no finite numbers any
-  // more, and when other bytes were sent than the program predicts.
+  // more, and when other bytes were sent or held than predicted (held: when the group charges this account too).
   TrainOutcome run(const std::function<bool()>& want_stop, const std::function<void(const StepRecord&)>& on_step);
 
   // Collective. The hash over all parameters; throws Error when a rank holds other parameters.
@@ -65,6 +66,9 @@ class Trainer {
   std::int64_t vocab_size() const noexcept { return vocab_size_; }
   const Program& program() const noexcept { return executor_->program(); }
   const Prediction& prediction() const noexcept { return prediction_; }
+  // What a step of this rank needs, found before anything was allocated. Nothing for a model of one's own with nodes
+  // that cannot do without elements.
+  const std::optional<DryRun>& needs() const noexcept { return dry_run_; }
   std::int64_t tokens_per_step() const;  // of all ranks
 
  private:
@@ -73,6 +77,7 @@ class Trainer {
   void load_initial_values();
   void require_same_data();
   void require_finite(const StepRecord& record) const;
+  void require_predicted(const StepRecord& record) const;
   std::uint64_t read_batches(std::int64_t step);
   StepRecord run_step(std::int64_t step, bool want_stop);
 
@@ -87,9 +92,10 @@ class Trainer {
   Arena batch_arena_, optimizer_arena_;
   std::vector<Batch> batch_tensors_;
   std::optional<StepExecutor> executor_;
-  std::optional<AdamW> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   CosineSchedule schedule_;
   Prediction prediction_;
+  std::optional<DryRun> dry_run_;
 };
 
 }  // namespace dtrun::runtime

@@ -42,8 +42,7 @@ Result train(const std::string& model, int world, std::int64_t micro_batches, do
   std::vector<Result> results(static_cast<std::size_t>(world));
   const auto texts = dtrun::test::run_ranks(world,
                                             [&](ProcessGroup& group) {
-                                              MemoryAccount account;
-                                              Trainer trainer(group, account, config);
+                                              Trainer trainer(group, *group.account(), config);
                                               auto& result = results[static_cast<std::size_t>(group.rank())];
                                               result.outcome =
                                                   trainer.run([] { return false; }, [](const StepRecord&) {});
@@ -84,8 +83,7 @@ TEST_CASE("when one rank wants to stop, all ranks stop after the same step") {
   config.steps = 50;
   std::vector<TrainOutcome> outcomes(3);
   const auto texts = dtrun::test::run_ranks(3, [&](ProcessGroup& group) {
-    MemoryAccount account;
-    Trainer trainer(group, account, config);
+    Trainer trainer(group, *group.account(), config);
     int asked = 0;
     const auto want_stop = [&] { return group.rank() == 1 && ++asked > 5; };
     outcomes[static_cast<std::size_t>(group.rank())] = trainer.run(want_stop, [](const StepRecord&) {});
@@ -104,8 +102,7 @@ TEST_CASE("a rank that is killed in mid training is named by all others within a
   config.bucket_mb = kOneKiB;
   const dtrun::tests::TempDirectory marks;
   dtrun::test::RankProcesses ranks(3, [&](ProcessGroup& group) {
-    MemoryAccount account;
-    Trainer trainer(group, account, config);
+    Trainer trainer(group, *group.account(), config);
     trainer.run([] { return false; },
                 [&](const StepRecord& record) {
                   if (record.step == 3) std::ofstream(marks.path() / std::to_string(group.rank())) << "x";

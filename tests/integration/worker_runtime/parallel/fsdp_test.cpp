@@ -37,8 +37,7 @@ Result train(int world, const TrainConfig& config, bool comm_thread = false) {
   std::vector<Result> results(static_cast<std::size_t>(world));
   const auto texts = dtrun::test::run_ranks(world,
                                             [&](ProcessGroup& group) {
-                                              MemoryAccount account;
-                                              Trainer trainer(group, account, config);
+                                              Trainer trainer(group, *group.account(), config);
                                               auto& result = results[static_cast<std::size_t>(group.rank())];
                                               result.outcome =
                                                   trainer.run([] { return false; }, [](const StepRecord&) {});
@@ -134,8 +133,7 @@ TEST_CASE("what is saved from parts is what is saved from whole parameters, and 
   const auto run = [&](int world, TrainConfig config, const std::string& init, const std::string& name) {
     config.init = init.empty() ? "" : directory.file(init);
     const auto texts = dtrun::test::run_ranks(world, [&](ProcessGroup& group) {
-      MemoryAccount account;
-      Trainer trainer(group, account, config);
+      Trainer trainer(group, *group.account(), config);
       trainer.run([] { return false; }, [](const StepRecord&) {});
       trainer.save(directory.file(name));
     });

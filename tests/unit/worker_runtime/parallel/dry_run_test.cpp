@@ -28,10 +28,6 @@ GPT2Config gpt(std::int64_t layers, std::int64_t hidden, std::int64_t heads, std
   return config;
 }
 
-std::uint64_t at(const std::array<std::uint64_t, kMemoryTags>& bytes, MemoryTag tag) {
-  return bytes[static_cast<std::size_t>(tag)];
-}
-
 // Resident memory of this process, now.
 double resident_megabytes() {
   std::ifstream file("/proc/self/statm");
@@ -57,6 +53,11 @@ TEST_CASE("what a unit costs is what its operations say") {
   CHECK(static_cast<double>(costs[1].saved_bytes) == rows * 4 * (d * (1 + 3 + 1 + 1 + 1 + 4 + 4 + 1) + 4 + 4));
   CHECK(static_cast<double>(costs[0].saved_bytes) == rows * d * 4);
   for (const Parameter* parameter : model.parameters()) CHECK_FALSE(parameter->has_value());
+  const auto description = describe(model, batch);
+  for (std::size_t unit = 0; unit < costs.size(); ++unit) {
+    CHECK(description.units[unit].forward_flops == costs[unit].forward_flops);
+    CHECK(description.units[unit].saved_bytes == costs[unit].saved_bytes);
+  }
 }
 
 TEST_CASE("a dry run sends what the formula says and holds what it says, to the rounding of blocks") {
@@ -81,12 +82,12 @@ TEST_CASE("a dry run sends what the formula says and holds what it says, to the 
           const auto near = [&](std::uint64_t bytes, std::uint64_t formula) {
             return bytes >= formula && bytes - formula <= blocks;
           };
-          CHECK(near(at(found.held_bytes, MemoryTag::param), expected.param_bytes));
-          CHECK(near(at(found.held_bytes, MemoryTag::grad), expected.grad_bytes));
-          CHECK(near(at(found.peak_bytes, MemoryTag::comm), expected.whole_peak_bytes));
-          CHECK(at(found.held_bytes, MemoryTag::comm) == 0);
-          CHECK(at(found.held_bytes, MemoryTag::activation) == 0);
-          CHECK(at(found.peak_bytes, MemoryTag::activation) > 0);
+          CHECK(near(of(found.held_bytes, MemoryTag::param), expected.param_bytes));
+          CHECK(near(of(found.held_bytes, MemoryTag::grad), expected.grad_bytes));
+          CHECK(near(of(found.peak_bytes, MemoryTag::comm), expected.whole_peak_bytes));
+          CHECK(of(found.held_bytes, MemoryTag::comm) == 0);
+          CHECK(of(found.held_bytes, MemoryTag::activation) == 0);
+          CHECK(of(found.peak_bytes, MemoryTag::activation) > 0);
         }
       }
     }
@@ -116,7 +117,7 @@ TEST_CASE("the plan of 100 billion parameters on 512 ranks takes no memory and n
       double flops = 0;
       for (const auto& cost : costs) flops += cost.forward_flops;
       CHECK(flops == found.forward_flops);
-      CHECK(at(found.held_bytes, MemoryTag::param) >=
+      CHECK(of(found.held_bytes, MemoryTag::param) >=
             (split ? 0 : 4 * static_cast<std::uint64_t>(model->parameter_count())));
     }
   }

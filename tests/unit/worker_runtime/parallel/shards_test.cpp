@@ -244,12 +244,22 @@ TEST_CASE("what is sent and held is predicted: a gather and a half of the parame
 
 TEST_CASE("a plan says what a rank holds, sends and does, and what is wrong") {
   auto programs = compile_all(tiny_model(), split(3, 1));
-  const auto text = plan_text(programs, 2, 2);
+  DryRun needs;
+  needs.held_bytes = {1 << 20, 0, 2 << 20, 0, 0, 0};
+  needs.peak_bytes = {1 << 20, 0, 2 << 20, 5 << 20, 0, 0};
+  needs.step_bytes["fsdp"] = 3 << 10;
+  needs.forward_flops = 4e12;
+  const auto text = plan_text(programs, 2, needs);
+  CHECK_THAT(text, Catch::Contains("  param                       1.0 MiB         1.0 MiB\n"));
+  CHECK_THAT(text, Catch::Contains("  activation                  0 bytes         5.0 MiB\n"));
+  CHECK_THAT(text, Catch::Contains("  together                    3.0 MiB\n"));
+  CHECK_THAT(text, Catch::Contains("  axis fsdp                   3.0 KiB\n"));
+  CHECK_THAT(text, Catch::Contains("  backward                    8 TFLOP\n"));
   CHECK_THAT(text, Catch::Contains("fsdp=3, parameters resharded after forward"));
   CHECK_THAT(text, Catch::Contains("table                                   rows 68 to 99 of 100"));
   CHECK_THAT(text, Catch::Contains("h.0.b                                   none of 4 rows"));
   CHECK_THAT(text, Catch::Contains("  UNSHARD h.1\n") && Catch::Contains("the programs of 3 ranks fit together"));
   programs[1].step.pop_back();
-  CHECK_THAT(plan_text(programs, 2, 2), Catch::Contains("WRONG\n  rank 1: the step ends without OPTIMIZE"));
+  CHECK_THAT(plan_text(programs, 2, needs), Catch::Contains("WRONG\n  rank 1: the step ends without OPTIMIZE"));
   CHECK(bytes_text(1536) == "1.5 KiB");
 }

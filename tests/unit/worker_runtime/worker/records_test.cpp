@@ -59,8 +59,6 @@ TEST_CASE("the step log has one whole line per step") {
   environment.rank = 3;
   const auto directory = make_log_directory(environment, dir.path().string());
   CHECK(directory == dir.path() / "3");
-  MemoryAccount account;
-  account.add(MemoryTag::param, 128);
   StepLog log(directory);
   for (int step = 0; step < 3; ++step) {
     StepRecord record;
@@ -69,7 +67,9 @@ TEST_CASE("the step log has one whole line per step") {
     record.result.comm = std::chrono::milliseconds(2);
     record.result.bytes_sent = {{"dp", 77}};
     record.last_collective = "REDUCE metrics";
-    log.write(record, account);
+    record.peak_bytes[static_cast<std::size_t>(MemoryTag::param)] = 128;
+    record.predicted_peak_bytes = record.peak_bytes;
+    log.write(record);
   }
   std::ifstream file(log.path());
   std::string line;
@@ -81,11 +81,11 @@ TEST_CASE("the step log has one whole line per step") {
     CHECK(json["milliseconds"]["comm_exposed"] == 2.0);
     CHECK(json["bytes_sent"]["dp"] == 77);
     CHECK(json["peak_bytes"]["param"] == 128);
+    CHECK(json["predicted_peak_bytes"] == json["peak_bytes"]);
     CHECK(json["last_collective"] == "REDUCE metrics");
     ++lines;
   }
   CHECK(lines == 3);
-  account.remove(MemoryTag::param, 128);
 }
 
 TEST_CASE("a full disk costs lines of the step log, not the run") {
@@ -96,8 +96,7 @@ TEST_CASE("a full disk costs lines of the step log, not the run") {
   }
   fs::create_symlink("/dev/full", dir.path() / "steps.jsonl");
   StepLog log(dir.path());
-  const MemoryAccount account;
-  for (int step = 0; step < 3; ++step) CHECK_NOTHROW(log.write({}, account));
+  for (int step = 0; step < 3; ++step) CHECK_NOTHROW(log.write({}));
   CHECK(log.lost_lines() == 3);
   CHECK(fs::is_character_file("/dev/full"));
 }
