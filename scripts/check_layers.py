@@ -32,7 +32,7 @@ MAY_INCLUDE = {
     W + "tensor": [W + "core"],
     W + "ops": [W + "tensor", W + "core"],
     W + "autograd": [W + "ops"],
-    W + "nn": [W + "autograd"],
+    W + "nn": [W + "autograd", W + "mesh", W + "comm"],
     W + "optim": [W + "nn"],
     W + "comm": [W + "tensor", R + "client", R + "contract"],
     W + "mesh": [W + "comm", W + "autograd"],

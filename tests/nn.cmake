@@ -4,8 +4,11 @@ dtrun_test(test_checkpoint unit
   DEPS worker_runtime/checkpoint LINK fmt::fmt-header-only)
 dtrun_test(test_nn unit
   SOURCES unit/worker_runtime/nn/nodes_test.cpp unit/worker_runtime/nn/gpt2_test.cpp unit/worker_runtime/nn/llama_test.cpp
-    unit/worker_runtime/nn/model_test.cpp
+    unit/worker_runtime/nn/model_test.cpp unit/worker_runtime/nn/parallelize_test.cpp
   DEPS worker_runtime/nn worker_runtime/checkpoint)
+dtrun_test(test_tensor_parallel integration
+  SOURCES integration/worker_runtime/nn/tensor_parallel_test.cpp
+  DEPS worker_runtime/nn worker_runtime/checkpoint worker_runtime/comm TIMEOUT 120)
 dtrun_test(test_optim unit
   SOURCES unit/worker_runtime/optim/optim_test.cpp
   DEPS worker_runtime/optim)

@@ -17,6 +17,9 @@ dtrun_test(test_worker unit
 dtrun_test(test_ddp integration
   SOURCES integration/worker_runtime/parallel/ddp_test.cpp integration/worker_runtime/parallel/fsdp_test.cpp integration/worker_runtime/parallel/needs_test.cpp
   DEPS worker_runtime/worker TIMEOUT 120)
+dtrun_test(test_tp integration
+  SOURCES integration/worker_runtime/parallel/tp_test.cpp
+  DEPS worker_runtime/worker TIMEOUT 180)
 dtrun_test(test_worker_scenario scenario
   SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp scenario/worker_layouts_test.cpp
     scenario/own_model_test.cpp

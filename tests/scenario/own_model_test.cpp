@@ -67,6 +67,13 @@ TEST_CASE("a model of one's own trains to the same bits alone, with dp and with 
     CHECK(ranks["params_xxh64"] == alone["params_xxh64"]);
     CHECK(ranks["loss_last"] == alone["loss_last"]);
   }
+  for (const auto* layout : {"tp=2", "tp=2,sp"}) {
+    CAPTURE(layout);
+    const auto ranks = run(directory, launcher, {"--parallel", layout, "--micro-batches", "2"});
+    CHECK(ranks["loss_first"].get<double>() == Approx(alone["loss_first"].get<double>()).epsilon(1e-6));
+    CHECK(ranks["loss_last"].get<double>() == Approx(alone["loss_last"].get<double>()).epsilon(1e-4));
+    CHECK(ranks["bytes_sent_per_step"]["tp"].get<std::uint64_t>() > 0);
+  }
   const auto again = run(directory, {DTRUN_OWN_MODEL_PROGRAM},
                          {"--standalone", "--init", model, "--steps", "1", "--lr", "0", "--weight-decay", "0"});
   CHECK(again["params_xxh64"] == alone["params_xxh64"]);

@@ -33,6 +33,11 @@ const std::vector<Layout>& layouts() {
       {4, 1, Promise::same_bits, {"--parallel", "fsdp=4", "--reshard-after-forward", "false"}},
       {4, 1, Promise::same_bits, {"--parallel", "fsdp=4", "--comm-thread", "--backend", "gloo"}},
       {2, 2, Promise::same_loss, {"--parallel", "fsdp=2"}},
+      {2, 4, Promise::same_loss, {"--parallel", "tp=2"}},
+      {4, 4, Promise::same_loss, {"--parallel", "tp=4,sp"}},
+      {4, 2, Promise::same_loss, {"--parallel", "dp=2,tp=2"}},
+      {4, 2, Promise::same_loss, {"--parallel", "fsdp=2,tp=2,sp", "--comm-thread"}},
+      {2, 4, Promise::same_loss, {"--parallel", "tp=2,sp", "--backend", "gloo"}},
   };
   return all;
 }
@@ -90,7 +95,7 @@ TEST_CASE("every layout trains to the parameters, or at least the losses, of one
 }
 
 TEST_CASE("a layout that does not fit the job is refused before anything starts") {
-  for (const auto* parallel : {"dp=3", "fsdp=4", "dp=2,dp=1", "xp=2", "dp"}) {
+  for (const auto* parallel : {"dp=3", "fsdp=4", "dp=2,dp=1", "xp=2", "dp", "dp=2,sp"}) {
     CAPTURE(parallel);
     Job job(launch({"--nproc-per-node=2"}, tiny({"--parallel", parallel})), clean());
     const auto status = job.wait(seconds(60));

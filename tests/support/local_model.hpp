@@ -14,10 +14,13 @@
 namespace dtrun::runtime::testing {
 
 struct LocalModel {
-  explicit LocalModel(Model built, std::uint64_t seed = 1) : model(std::move(built)), parameters(model.parameters()) {
+  // `ranks`: when the model was cut for them by parallelize().
+  explicit LocalModel(Model built, std::uint64_t seed = 1, TensorParallel* ranks = nullptr)
+      : model(std::move(built)), parameters(model.parameters()) {
+    context.tensor_parallel = ranks;
     for (Parameter* parameter : parameters) {
-      parameter->bind_value(Tensor::empty(parameter->shape(), DType::f32, param_arena));
-      parameter->bind_grad(Tensor::zeros(parameter->shape(), DType::f32, grad_arena));
+      parameter->bind_value(Tensor::empty(parameter->local_shape(), DType::f32, param_arena));
+      parameter->bind_grad(Tensor::zeros(parameter->local_shape(), DType::f32, grad_arena));
       parameter->fill_initial(seed, parameter->value());
     }
   }

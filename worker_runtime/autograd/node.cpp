@@ -6,6 +6,18 @@
 
 namespace dtrun::runtime {
 
+std::string Lay::to_string() const {
+  switch (kind) {
+    case Kind::whole:
+      return "whole";
+    case Kind::columns:
+      return "cut into columns";
+    case Kind::sequence:
+      return "cut along the sequence";
+  }
+  return "?";
+}
+
 void InputGrad::deliver(RunContext& ctx, Tensor contribution, bool shared) {
   if (!addend.defined()) {
     result = std::move(contribution);

@@ -8,15 +8,19 @@
 #include <span>
 #include <string_view>
 
+#include "worker_runtime/autograd/lay.hpp"
 #include "worker_runtime/core/arena.hpp"
 #include "worker_runtime/tensor/tensor.hpp"
 
 namespace dtrun::runtime {
 
+class TensorParallel;
+
 // What a node may use while it runs. Borrowed by every tape of a rank; one thread.
 struct RunContext {
-  Arena& activation;  // results of forward and what is saved for backward
-  Arena& work;        // gradients of activations, and temporaries
+  Arena& activation;                          // results of forward and what is saved for backward
+  Arena& work;                                // gradients of activations, and temporaries
+  TensorParallel* tensor_parallel = nullptr;  // the ranks that share every layer, when there are several
 };
 
 // The gradient of one input of a node while backward runs.
@@ -55,6 +59,8 @@ class Node {
   // Both parts at once; override where one pass does both. Same bits as the two parts.
   virtual void backward(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads);
   virtual bool has_weights() const { return false; }
+  // Only a node that says more than `all` is given values that are cut over ranks.
+  virtual Reach reach() const { return Reach::all; }
 
   // Floating point operations of forward, valid after forward. Backward costs the same per part that exists.
   virtual double flops() const { return 0; }

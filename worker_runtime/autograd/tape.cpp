@@ -23,14 +23,36 @@ Tape::~Tape() = default;
 
 std::size_t Tape::size() const noexcept { return entries_.size(); }
 
-Value Tape::input(const Tensor& activation) {
+namespace {
+
+void require_lay(const Node& node, const Lay& lay) {
+  const auto reach = node.reach();
+  if (lay.is_whole() || reach == Reach::element || (reach == Reach::row && lay.is_sequence())) return;
+  throw UsageError("autograd", fmt::format("tensor parallelism: {} takes {}, its input is {}", node.name(),
+                                           reach == Reach::row ? "whole rows" : "a whole value", lay.to_string()));
+}
+
+}  // namespace
+
+Value Tape::input(const Tensor& activation, Lay lay) {
   DTRUN_ASSERT(wanted_.empty());
   input_ = 0;
   wanted_.push_back(activation.defined());
-  return Value(activation, input_);
+  return Value(activation, input_, lay);
 }
 
 Value Tape::record(std::unique_ptr<Node> node, std::initializer_list<Value> inputs) {
+  const Lay lay = inputs.size() == 0 ? Lay() : inputs.begin()->lay();
+  for (const Value& value : inputs) {
+    require_lay(*node, value.lay());
+    if (value.lay() == lay) continue;
+    throw UsageError("autograd", fmt::format("tensor parallelism: the inputs of {} lie differently: one is {}, one {}",
+                                             node->name(), lay.to_string(), value.lay().to_string()));
+  }
+  return record_as(lay, std::move(node), inputs);
+}
+
+Value Tape::record_as(Lay lay, std::unique_ptr<Node> node, std::initializer_list<Value> inputs) {
   DTRUN_ASSERT(!finished_);
   Entry entry;
   std::vector<Tensor> tensors;
@@ -55,13 +77,14 @@ Value Tape::record(std::unique_ptr<Node> node, std::initializer_list<Value> inpu
     entry.output = index;
     entries_.push_back(std::move(entry));
   }
-  return Value(std::move(result), index);
+  return Value(std::move(result), index, lay);
 }
 
 void Tape::finish(const Value& output) {
   DTRUN_ASSERT(!finished_ && output.index_ >= 0 && static_cast<std::size_t>(output.index_) < wanted_.size());
   output_ = output.index_;
   output_shape_ = output.shape();
+  made_.clear();
   finished_ = true;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -18,12 +19,14 @@ class Value {
   const Tensor& tensor() const noexcept { return tensor_; }
   const Shape& shape() const noexcept { return tensor_.shape(); }
   bool defined() const noexcept { return tensor_.defined(); }
+  const Lay& lay() const noexcept { return lay_; }
 
  private:
   friend class Tape;
-  Value(Tensor tensor, int index) : tensor_(std::move(tensor)), index_(index) {}
+  Value(Tensor tensor, int index, Lay lay) : tensor_(std::move(tensor)), index_(index), lay_(lay) {}
   Tensor tensor_;
   int index_ = -1;
+  Lay lay_;
 };
 
 // Any number of tapes may be alive at once (several micro-batches in flight). One thread. The protocol per tape:
@@ -43,12 +46,25 @@ class Tape {
   bool training() const noexcept { return mode_ == Mode::training; }
 
   // The activation that enters the unit; its gradient is what backward returns. May be undefined (first unit).
-  Value input(const Tensor& activation);
-  // Runs `node` on `inputs` and records it.
+  Value input(const Tensor& activation, Lay lay = {});
+  // Runs `node` on `inputs` and records it. The result lies as the inputs do; throws UsageError when they lie otherwise
+  // than the node may be given (Node::reach), or differently.
   Value record(std::unique_ptr<Node> node, std::initializer_list<Value> inputs);
   template <class NodeType, class... Args>
   Value apply(std::initializer_list<Value> inputs, Args&&... args) {
     return record(std::make_unique<NodeType>(std::forward<Args>(args)...), inputs);
+  }
+  // For a node that knows cut values: it takes any, and its result lies as `lay` says.
+  template <class NodeType, class... Args>
+  Value apply_as(Lay lay, std::initializer_list<Value> inputs, Args&&... args) {
+    return record_as(lay, std::make_unique<NodeType>(std::forward<Args>(args)...), inputs);
+  }
+  // The value that `make` gives for `of`, made when it is first asked for: what several nodes need is sent once.
+  template <class Make>
+  Value once(const Value& of, Make&& make) {
+    auto& made = made_[of.index_];
+    if (!made.defined()) made = make();
+    return made;
   }
   // Names the result of the unit.
   void finish(const Value& output);
@@ -67,13 +83,15 @@ class Tape {
 
  private:
   struct Entry;
+  Value record_as(Lay lay, std::unique_ptr<Node> node, std::initializer_list<Value> inputs);
   Tensor run_backward(const Tensor& grad_out, bool with_weights);
   Tensor checked_grad(const Tensor& grad_out) const;
 
   RunContext* ctx_;
   Mode mode_;
   std::vector<Entry> entries_;
-  std::vector<bool> wanted_;  // by value: whether backward needs its gradient
+  std::vector<bool> wanted_;   // by value: whether backward needs its gradient
+  std::map<int, Value> made_;  // by value, until finish()
   int input_ = -1;
   int output_ = -1;
   Shape output_shape_;

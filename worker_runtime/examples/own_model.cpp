@@ -38,7 +38,7 @@ class PalmBlock final : public Unit {  // takes an activation, gives the next on
   std::shared_ptr<RotaryTable> rope_;
   Scope scope_{*this, name()};  // prefixes the names of parameters
   RMSNorm norm_{scope_ / "norm", width_, 1e-6F};
-  Linear q_{scope_ / "q", width_, width_}, k_{scope_ / "k", width_, width_ / heads_};
+  Linear q_{scope_ / "q", width_, width_, {.heads = heads_}}, k_{scope_ / "k", width_, width_ / heads_};
   Linear v_{scope_ / "v", width_, width_ / heads_}, out_{scope_ / "out", width_, width_};
   Linear up_{scope_ / "up", width_, 4 * width_}, down_{scope_ / "down", 4 * width_, width_};
 };
@@ -62,6 +62,8 @@ int main(int argc, char** argv) {
     const auto& start = model.add<Start>(vocabulary, run.hidden);
     for (int i = 0; i < run.layers; ++i) model.add<PalmBlock>("blocks." + std::to_string(i), run.hidden, run.heads);
     model.add<End>(start.table());
+    model.tensor_plan = {
+        {"*.q", "column"}, {"*.up", "column"}, {"*.out", "row"}, {"*.down", "row"}, {"tokens", "vocab"}};
     return model;
   });
 }

@@ -1,8 +1,12 @@
 #include "worker_runtime/nn/attention.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <new>
 
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/nn/tensor_parallel.hpp"
 #include "worker_runtime/ops/attention.hpp"
 
 namespace dtrun::runtime {
@@ -10,7 +14,8 @@ namespace {
 
 class RotaryNode final : public Node {
  public:
-  explicit RotaryNode(std::shared_ptr<RotaryTable> table) : table_(std::move(table)) {}
+  // `first`: position of the first place.
+  RotaryNode(std::shared_ptr<RotaryTable> table, std::int64_t first) : table_(std::move(table)), first_(first) {}
   std::string_view name() const override { return "rotary"; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     const Tensor& x = inputs[0];
@@ -30,10 +35,12 @@ class RotaryNode final : public Node {
  private:
   // Wrong ranks are the op's to refuse.
   Tensor rows(const Tensor& x) const {
-    const std::int64_t positions = x.rank() == 3 ? x.dim(1) : 1;
-    return x.is_abstract() ? table_->abstract(positions) : table_->at_least(positions);
+    const std::int64_t places = x.rank() == 3 ? x.dim(1) : 1;
+    if (x.is_abstract()) return table_->abstract(places);
+    return table_->at_least(first_ + places).narrow(first_, places);
   }
   std::shared_ptr<RotaryTable> table_;
+  std::int64_t first_;
   std::int64_t numel_ = 0;
 };
 
@@ -90,12 +97,27 @@ const Tensor& RotaryTable::at_least(std::int64_t positions) {
 }
 
 Value rotary(Tape& tape, const Value& x, const std::shared_ptr<RotaryTable>& table) {
-  return tape.apply<RotaryNode>({x}, table);
+  const std::int64_t first = x.lay().is_sequence() ? tensor_parallel(tape).sequence_range(x.lay().extent).start : 0;
+  return tape.apply_as<RotaryNode>(x.lay(), {x}, table, first);
 }
 
 Value grouped_attention(Tape& tape, const Value& q, const Value& k, const Value& v, std::int64_t heads,
                         std::int64_t kv_heads) {
-  return tape.apply<GroupedAttentionNode>({q, k, v}, heads, kv_heads);
+  if (!q.lay().is_columns()) return tape.apply<GroupedAttentionNode>({q, k, v}, heads, kv_heads);
+  const auto& ranks = tensor_parallel(tape);
+  const std::int64_t own_heads = heads_of_rank(ranks, "heads", heads);
+  if (k.lay().is_columns() && v.lay().is_columns()) {
+    return tape.apply_as<GroupedAttentionNode>(q.lay(), {q, k, v}, own_heads,
+                                               heads_of_rank(ranks, "heads of keys", kv_heads));
+  }
+  if (k.lay().is_columns() || v.lay().is_columns() || kv_heads != 1) {
+    throw UsageError("parallel",
+                     fmt::format("tensor parallelism: attention with {} heads of keys whose queries are cut "
+                                 "takes keys and values that are cut likewise; keys are {}, values {}",
+                                 kv_heads, k.lay().to_string(), v.lay().to_string()));
+  }
+  // One head of keys serves the heads of all ranks.
+  return tape.apply_as<GroupedAttentionNode>(q.lay(), {q, enter(tape, k), enter(tape, v)}, own_heads, 1);
 }
 
 }  // namespace dtrun::runtime

@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
-#include "worker_runtime/nn/embedding.hpp"
 #include "worker_runtime/nn/linear.hpp"
+#include "worker_runtime/nn/tensor_parallel.hpp"
+#include "worker_runtime/nn/vocab_cross_entropy.hpp"
 #include "worker_runtime/ops/attention.hpp"
 #include "worker_runtime/ops/cross_entropy.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
@@ -19,6 +20,7 @@ namespace {
 class AddNode final : public Node {
  public:
   std::string_view name() const override { return "add"; }
+  Reach reach() const override { return Reach::element; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     const Tensor sum = Tensor::empty(inputs[0].shape(), DType::f32, ctx.activation);
     ops::add(inputs[0], inputs[1], sum);
@@ -34,6 +36,7 @@ class AddNode final : public Node {
 class GeluNode final : public Node {
  public:
   std::string_view name() const override { return "gelu"; }
+  Reach reach() const override { return Reach::element; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     x_ = inputs[0];
     const Tensor y = Tensor::empty(x_.shape(), DType::f32, ctx.activation);
@@ -55,6 +58,7 @@ class GeluNode final : public Node {
 class SwigluNode final : public Node {
  public:
   std::string_view name() const override { return "swiglu"; }
+  Reach reach() const override { return Reach::element; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     gate_ = inputs[0];
     up_ = inputs[1];
@@ -136,29 +140,30 @@ class CrossEntropyNode final : public Node {
 
 }  // namespace
 
-Value embed(Tape& tape, const Tensor& ids, Parameter& tokens) {
-  return tape.apply<EmbeddingNode>({}, ids, tokens, nullptr);
-}
-
 Value add(Tape& tape, const Value& a, const Value& b) { return tape.apply<AddNode>({a, b}); }
 Value gelu(Tape& tape, const Value& x) { return tape.apply<GeluNode>({x}); }
 Value swiglu(Tape& tape, const Value& gate, const Value& up) { return tape.apply<SwigluNode>({gate, up}); }
 Value causal_attention(Tape& tape, const Value& qkv, std::int64_t heads) {
-  return tape.apply<AttentionNode>({qkv}, heads);
+  if (!qkv.lay().is_columns()) return tape.apply<AttentionNode>({qkv}, heads);
+  return tape.apply_as<AttentionNode>(Lay::columns(qkv.lay().extent / 3), {qkv},
+                                      heads_of_rank(tensor_parallel(tape), "heads", heads));
 }
 
 Value tied_linear(Tape& tape, const Value& x, Parameter& weight) {
-  return tape.apply<LinearNode>({x}, weight, nullptr, ops::WeightLayout::out_in);
+  return linear(tape, x, weight, nullptr, ops::WeightLayout::out_in);
 }
 
 Value cross_entropy(Tape& tape, Value&& logits, const Tensor& targets) {
   const Value taken = std::move(logits);
+  if (taken.lay().is_columns()) return vocab_cross_entropy(tape, taken, targets);
   return tape.apply<CrossEntropyNode>({taken}, targets, tape.training());
 }
 
 Value loss_or_logits(Tape& tape, const Value& x, Parameter& weight, const Batch& batch) {
   Value logits = tied_linear(tape, x, weight);
-  return batch.targets.defined() ? cross_entropy(tape, std::move(logits), batch.targets) : logits;
+  if (batch.targets.defined()) return cross_entropy(tape, std::move(logits), batch.targets);
+  if (logits.lay().is_whole()) return logits;
+  throw UsageError("parallel", "tensor parallelism: logits of a batch without targets are not gathered");
 }
 
 }  // namespace dtrun::runtime

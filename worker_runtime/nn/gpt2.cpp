@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "rendezvous/base/error.hpp"
-#include "worker_runtime/nn/embedding.hpp"
 #include "worker_runtime/nn/functional.hpp"
 #include "worker_runtime/nn/transformer.hpp"
 
@@ -23,7 +22,7 @@ class EmbeddingUnit final : public Unit {
         wpe_(Scope(*this).parameter("wpe.weight", {config.n_positions, config.n_embd},
                                     Init::normal(config.initializer_range))) {}
   Value forward(Tape& tape, const Value&, const Batch& batch) const override {
-    return tape.apply<EmbeddingNode>({}, batch.tokens, wte_, &wpe_);
+    return embed(tape, batch.tokens, wte_, &wpe_);
   }
   Shape output_shape(std::int64_t batch, std::int64_t sequence) const override { return {batch, sequence, width_}; }
   Parameter& wte() const { return wte_; }
@@ -105,6 +104,9 @@ Model make_gpt2(const GPT2Config& config) {
   for (std::int64_t layer = 0; layer < config.n_layer; ++layer)
     model.add<BlockUnit>(fmt::format("h.{}", layer), options);
   model.add<HeadUnit>(config, embedding.wte());
+  model.tensor_plan = {{"h.*.attn.c_attn", "column"}, {"h.*.attn.c_proj", "row"}, {"h.*.mlp.c_fc", "column"},
+                       {"h.*.mlp.c_proj", "row"},     {"wte.weight", "vocab"},    {"wpe.weight", "sequence"},
+                       {"h.*.ln_?", "sequence"},      {"ln_f", "sequence"}};
   return model;
 }
 

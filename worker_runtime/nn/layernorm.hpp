@@ -26,6 +26,7 @@ class LayerNormNode final : public Node {
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override;
   void backward_weight(RunContext& ctx, const Tensor& grad_out) override;
   bool has_weights() const override { return true; }
+  Reach reach() const override { return Reach::row; }
   double flops() const override { return 8.0 * static_cast<double>(x_.numel()); }
   std::size_t bytes() const override { return mean_.bytes() + rstd_.bytes(); }
 

@@ -17,8 +17,11 @@
 namespace dtrun::runtime {
 namespace {
 
-LinearOptions plain(const LlamaConfig& config) {
-  return {.weight = Init::normal(config.initializer_range), .bias = false, .layout = ops::WeightLayout::out_in};
+LinearOptions plain(const LlamaConfig& config, std::int64_t heads = 0) {
+  return {.weight = Init::normal(config.initializer_range),
+          .bias = false,
+          .layout = ops::WeightLayout::out_in,
+          .heads = heads};
 }
 
 class Attention {
@@ -26,9 +29,9 @@ class Attention {
   Attention(const Scope& scope, const LlamaConfig& config, std::shared_ptr<RotaryTable> table)
       : heads_(config.num_attention_heads),
         kv_heads_(config.kv_heads()),
-        q_(scope / "q_proj", config.hidden_size, heads_ * config.dim_of_head(), plain(config)),
-        k_(scope / "k_proj", config.hidden_size, kv_heads_ * config.dim_of_head(), plain(config)),
-        v_(scope / "v_proj", config.hidden_size, kv_heads_ * config.dim_of_head(), plain(config)),
+        q_(scope / "q_proj", config.hidden_size, heads_ * config.dim_of_head(), plain(config, heads_)),
+        k_(scope / "k_proj", config.hidden_size, kv_heads_ * config.dim_of_head(), plain(config, kv_heads_)),
+        v_(scope / "v_proj", config.hidden_size, kv_heads_ * config.dim_of_head(), plain(config, kv_heads_)),
         o_(scope / "o_proj", heads_ * config.dim_of_head(), config.hidden_size, plain(config)),
         table_(std::move(table)) {}
   Value operator()(Tape& tape, const Value& x) const {
@@ -158,6 +161,11 @@ Model make_llama(const LlamaConfig& config) {
   const auto table = std::make_shared<RotaryTable>(config.rope_theta, config.dim_of_head(), config.rope_scaling);
   for (std::int64_t layer = 0; layer < config.num_hidden_layers; ++layer) model.add<BlockUnit>(layer, config, table);
   model.add<HeadUnit>(config, embedding.tokens());
+  model.tensor_plan = {{"*.self_attn.[qkv]_proj", "column"}, {"*.self_attn.o_proj", "row"},
+                       {"*.mlp.gate_proj", "column"},        {"*.mlp.up_proj", "column"},
+                       {"*.mlp.down_proj", "row"},           {"model.embed_tokens", "vocab"},
+                       {"*_layernorm", "sequence"},          {"model.norm", "sequence"}};
+  if (!config.tie_word_embeddings) model.tensor_plan.push_back({"lm_head", "vocab"});
   return model;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/nn/tensor_parallel.hpp"
 
 namespace dtrun::runtime {
 
@@ -32,8 +33,15 @@ bool Unit::owns(const Parameter& parameter) const noexcept {
 }
 
 Tensor Unit::run(Tape& tape, const Tensor& activation, const Batch& batch) const {
-  const Value input = tape.input(activation);
-  const Value output = forward(tape, input, batch);
+  const auto* const ranks = tape.context().tensor_parallel;
+  const bool cut = ranks != nullptr && ranks->sequence();
+  const Lay between = cut ? Lay::sequence(batch.tokens.dim(1)) : Lay();
+  const Value output = forward(tape, tape.input(activation, between), batch);
+  const bool is_loss = output.lay().is_whole() && output.shape().numel() == 1;
+  if (output.lay() != between && !is_loss) {
+    throw UsageError("nn", fmt::format("tensor parallelism: the result of unit {} is {}, expected {}", name_,
+                                       output.lay().to_string(), between.to_string()));
+  }
   tape.finish(output);
   return output.tensor();
 }

@@ -59,7 +59,8 @@ class Unit {
   // Shape of what forward returns, for buffers of the step program. f32.
   virtual Shape output_shape(std::int64_t batch, std::int64_t sequence) const = 0;
 
-  // What the step program calls: forward between tape.input and tape.finish.
+  // What the step program calls: forward between tape.input and tape.finish. With sequence parallelism the activation
+  // is this rank's part of the sequence. Throws UsageError when the result does not lie as the next unit takes it.
   Tensor run(Tape& tape, const Tensor& activation, const Batch& batch) const;
 
  private:
@@ -91,6 +92,9 @@ class Model {
   // nullptr when unknown.
   Parameter* find(std::string_view name) const noexcept;
   std::int64_t parameter_count() const noexcept;
+
+  // How tensor parallelism cuts its layers (nn/parallelize.hpp).
+  std::vector<TensorPlanEntry> tensor_plan;
 
  private:
   void append(std::unique_ptr<Unit> unit);

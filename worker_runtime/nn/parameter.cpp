@@ -20,6 +20,12 @@ const Tensor& Parameter::value() const {
   return value_;
 }
 
+void Parameter::set_cut(const TensorCut& cut, int rank) {
+  DTRUN_ASSERT(!value_.defined() && !grad_.defined() && rank >= 0 && rank < cut.parts);
+  cut_ = cut;
+  cut_rank_ = rank;
+}
+
 void Parameter::bind_value(Tensor value) {
   if (!value.defined() || value.dtype() != DType::f32 || value.rank() != shape_.rank()) {
     throw ShapeError("nn", fmt::format("value of {}: {} {}, expected f32 {}", name_, name_of(value.dtype()),

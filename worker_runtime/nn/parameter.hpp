@@ -8,6 +8,7 @@
 
 #include "worker_runtime/autograd/node.hpp"
 #include "worker_runtime/core/shape.hpp"
+#include "worker_runtime/nn/tensor_cut.hpp"
 #include "worker_runtime/ops/random.hpp"
 #include "worker_runtime/tensor/tensor.hpp"
 
@@ -25,6 +26,15 @@ struct Init {
   static constexpr Init normal(float stddev) { return {Kind::normal, stddev}; }
 };
 
+// What a parameter is to the module that made it, for parallelize().
+struct ParameterRole {
+  enum class Kind : std::uint8_t { other, weight, bias };  // of a linear layer
+  Kind kind = Kind::other;
+  int in_dim = -1, out_dim = -1;
+  int blocks = 1;          // LinearOptions::fused
+  std::int64_t heads = 0;  // LinearOptions::heads
+};
+
 // Owned by a unit (the first one that uses it; tied units borrow it). One thread.
 class Parameter {
  public:
@@ -38,11 +48,22 @@ class Parameter {
   const Init& init() const noexcept { return init_; }
   bool is_matrix() const noexcept { return shape_.rank() >= 2; }
 
+  // --- tensor parallelism: the part of a rank (nn/parallelize.hpp); all of it by default ---
+  const ParameterRole& role() const noexcept { return role_; }
+  void set_role(const ParameterRole& role) { role_ = role; }
+  const TensorCut& cut() const noexcept { return cut_; }
+  // Before anything is bound.
+  void set_cut(const TensorCut& cut, int rank);
+  int cut_rank() const noexcept { return cut_rank_; }
+  Shape local_shape() const { return local_shape(cut_rank_); }
+  Shape local_shape(int rank) const { return cut_.local_shape(shape_, rank); }
+  std::int64_t local_numel() const { return local_shape().numel(); }
+
   // --- compute view: bound while the unit runs (UNSHARD), dropped afterwards (RESHARD) ---
   // Throws ShapeError when nothing is bound: the parameter is used while sharded.
   const Tensor& value() const;
   bool has_value() const noexcept { return value_.defined(); }
-  // `value` must be f32 and have shape() (or the local shape under tensor parallelism: same rank).
+  // `value` must be f32 and have local_shape(), or, for others than nodes, shape().
   void bind_value(Tensor value);
   void release_value() noexcept { value_ = Tensor(); }
 
@@ -68,13 +89,19 @@ class Parameter {
   // The place for a contribution; the slot counts as filled from now on. Throws ShapeError when nothing is bound.
   GradSlot grad_slot();
 
-  // Initial values of whichever shard a rank holds; `where` says which elements of the whole parameter `out` is.
-  void fill_initial(std::uint64_t seed, const Tensor& out, ops::GlobalIndex where = {}) const;
+  // Initial values of whichever shard a rank holds; `where` says which elements of the whole parameter `out` is:
+  // element `first` of the rank's part and those behind it.
+  void fill_initial(std::uint64_t seed, const Tensor& out, ops::GlobalIndex where) const;
+  void fill_initial(std::uint64_t seed, const Tensor& out) const { fill_initial(seed, out, global_index()); }
+  ops::GlobalIndex global_index(std::int64_t first = 0) const { return cut_.global_index(shape_, cut_rank_, first); }
 
  private:
   std::string name_;
   Shape shape_;
   Init init_;
+  ParameterRole role_;
+  TensorCut cut_;
+  int cut_rank_ = 0;
   Tensor value_;
   Tensor grad_;
   bool grad_filled_ = false;

@@ -25,6 +25,7 @@ class RMSNormNode final : public Node {
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override;
   void backward_weight(RunContext& ctx, const Tensor& grad_out) override;
   bool has_weights() const override { return true; }
+  Reach reach() const override { return Reach::row; }
   double flops() const override { return 4.0 * static_cast<double>(x_.numel()); }
   std::size_t bytes() const override { return rstd_.bytes(); }
 

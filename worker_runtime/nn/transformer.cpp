@@ -5,7 +5,8 @@
 namespace dtrun::runtime {
 
 CausalSelfAttention::CausalSelfAttention(const Scope& scope, const BlockOptions& options)
-    : c_attn_(scope / "c_attn", options.width, 3 * options.width, {.weight = options.weights}),
+    : c_attn_(scope / "c_attn", options.width, 3 * options.width,
+              {.weight = options.weights, .fused = 3, .heads = options.heads}),
       c_proj_(scope / "c_proj", options.width, options.width, {.weight = options.residual_weights}),
       heads_(options.heads) {}
 

@@ -41,35 +41,51 @@ struct Places {
   std::vector<std::int64_t> order;
 };
 
-Places places_by_id(std::span<const std::int32_t> ids, std::int64_t vocabulary) {
-  Places result{std::vector<std::int64_t>(static_cast<std::size_t>(vocabulary) + 1),
-                std::vector<std::int64_t>(ids.size())};
-  for (const std::int32_t id : ids) ++result.starts[static_cast<std::size_t>(id) + 1];
+// Of the ids from `first` on, of which the table has `rows`.
+Places places_by_id(std::span<const std::int32_t> ids, std::int64_t first, std::int64_t rows) {
+  Places result{std::vector<std::int64_t>(static_cast<std::size_t>(rows) + 1), std::vector<std::int64_t>(ids.size())};
+  const auto row_of = [&](std::int32_t id) { return id - first; };
+  const auto is_here = [&](std::int32_t id) { return row_of(id) >= 0 && row_of(id) < rows; };
+  for (const std::int32_t id : ids) {
+    if (is_here(id)) ++result.starts[static_cast<std::size_t>(row_of(id)) + 1];
+  }
   for (std::size_t v = 1; v < result.starts.size(); ++v) result.starts[v] += result.starts[v - 1];
   std::vector<std::int64_t> next(result.starts.begin(), result.starts.end() - 1);
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    result.order[static_cast<std::size_t>(next[static_cast<std::size_t>(ids[i])]++)] = static_cast<std::int64_t>(i);
+    if (!is_here(ids[i])) continue;
+    result.order[static_cast<std::size_t>(next[static_cast<std::size_t>(row_of(ids[i]))]++)] =
+        static_cast<std::int64_t>(i);
   }
   return result;
 }
 
+std::int64_t whole_vocabulary(const VocabularyPart& part, std::int64_t rows) {
+  return part.whole == 0 ? rows : part.whole;
+}
+
 }  // namespace
 
-void embedding_forward(const Tensor& ids, const Tensor& tokens, const Tensor& positions, const Tensor& out) {
+void embedding_forward(const Tensor& ids, const Tensor& tokens, const Tensor& positions, const Tensor& out,
+                       VocabularyPart part) {
   constexpr std::string_view kOp = "embedding_forward";
   const auto [batch, time] = rows_of(kOp, "ids", ids, DType::i32);
-  const auto [vocabulary, d] = rows_of(kOp, "tokens", tokens);
+  const auto [table_rows, d] = rows_of(kOp, "tokens", tokens);
   expect_rows(kOp, "out", out, batch * time, d);
   if (positions.defined()) {
     const Rows table = rows_of(kOp, "positions", positions);
     expect_rows(kOp, "positions", positions, std::max(table.rows, time), d);
   }
   if (are_abstract(kOp, ids, tokens, positions, out)) return;
-  check_ids(kOp, ids, vocabulary);
+  check_ids(kOp, ids, whole_vocabulary(part, table_rows));
   const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
-  for_rows(batch * time, [&, time = time, d = d](std::int64_t place) {
-    const float* const token = tokens.data<float>() + ids.data<std::int32_t>()[place] * d;
+  for_rows(batch * time, [&, time = time, d = d, table_rows = table_rows](std::int64_t place) {
+    const std::int64_t row = ids.data<std::int32_t>()[place] - part.first;
     float* const to = out.data<float>() + place * d;
+    if (row < 0 || row >= table_rows) {
+      std::fill_n(to, d, 0.0F);
+      return;
+    }
+    const float* const token = tokens.data<float>() + row * d;
     if (positions.defined()) {
       kernels().add(token, positions.data<float>() + place % time * d, to, d);
     } else if (row_bytes != 0) {
@@ -78,16 +94,17 @@ void embedding_forward(const Tensor& ids, const Tensor& tokens, const Tensor& po
   });
 }
 
-void embedding_backward_tokens(const Tensor& ids, const Tensor& dout, const Tensor& dtokens, Into into) {
+void embedding_backward_tokens(const Tensor& ids, const Tensor& dout, const Tensor& dtokens, Into into,
+                               VocabularyPart part) {
   constexpr std::string_view kOp = "embedding_backward_tokens";
   const auto [batch, time] = rows_of(kOp, "ids", ids, DType::i32);
-  const auto [vocabulary, d] = rows_of(kOp, "dtokens", dtokens);
+  const auto [table_rows, d] = rows_of(kOp, "dtokens", dtokens);
   expect_rows(kOp, "dout", dout, batch * time, d);
   if (are_abstract(kOp, ids, dout, dtokens)) return;
-  check_ids(kOp, ids, vocabulary);
-  const Places places = places_by_id(ids.span<std::int32_t>(), vocabulary);
+  check_ids(kOp, ids, whole_vocabulary(part, table_rows));
+  const Places places = places_by_id(ids.span<std::int32_t>(), part.first, table_rows);
   const float* const from = dout.data<float>();
-  for_rows(vocabulary, [&, d = d](std::int64_t id) {
+  for_rows(table_rows, [&, d = d](std::int64_t id) {
     float* const to = dtokens.data<float>() + id * d;
     std::int64_t i = places.starts[static_cast<std::size_t>(id)];
     const std::int64_t end = places.starts[static_cast<std::size_t>(id) + 1];
@@ -111,7 +128,7 @@ void embedding_backward_tokens(const Tensor& ids, const Tensor& dout, const Tens
   });
 }
 
-void embedding_backward_positions(const Tensor& dout, const Tensor& dpositions) {
+void embedding_backward_positions(const Tensor& dout, const Tensor& dpositions, std::int64_t first) {
   constexpr std::string_view kOp = "embedding_backward_positions";
   expect_dtype(kOp, "dout", dout, DType::f32);
   if (dout.rank() != 3)
@@ -120,17 +137,34 @@ void embedding_backward_positions(const Tensor& dout, const Tensor& dpositions) 
   const std::int64_t time = dout.dim(1);
   const std::int64_t d = dout.dim(2);
   const std::int64_t table = rows_of(kOp, "dpositions", dpositions).rows;
-  expect_rows(kOp, "dpositions", dpositions, std::max(table, time), d);
+  expect_rows(kOp, "dpositions", dpositions, std::max(table, first + time), d);
   if (are_abstract(kOp, dout, dpositions)) return;
   const float* const from = dout.data<float>();
-  for_rows(table, [&](std::int64_t t) {
-    float* const to = dpositions.data<float>() + t * d;
-    if (t >= time || batch == 0) {
+  for_rows(table, [&](std::int64_t position) {
+    float* const to = dpositions.data<float>() + position * d;
+    const std::int64_t t = position - first;
+    if (t < 0 || t >= time || batch == 0) {
       std::fill_n(to, d, 0.0F);
       return;
     }
     std::copy_n(from + t * d, d, to);
     for (std::int64_t b = 1; b < batch; ++b) kernels().add(to, from + (b * time + t) * d, to, d);
+  });
+}
+
+void add_positions(const Tensor& x, const Tensor& positions, std::int64_t first, const Tensor& y) {
+  constexpr std::string_view kOp = "add_positions";
+  expect_dtype(kOp, "x", x, DType::f32);
+  if (x.rank() != 3)
+    throw ShapeError("ops", fmt::format("{}: x is {}, expected [B, T, d]", kOp, x.shape().to_string()));
+  const std::int64_t time = x.dim(1), d = x.dim(2);
+  const std::int64_t table = rows_of(kOp, "positions", positions).rows;
+  expect_rows(kOp, "positions", positions, std::max(table, first + time), d);
+  expect_shape(kOp, "y", y, x.shape());
+  if (are_abstract(kOp, x, positions, y)) return;
+  for_rows(x.dim(0) * time, [&](std::int64_t place) {
+    kernels().add(x.data<float>() + place * d, positions.data<float>() + (first + place % time) * d,
+                  y.data<float>() + place * d, d);
   });
 }
 

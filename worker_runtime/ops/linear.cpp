@@ -91,6 +91,26 @@ void linear_backward_weight(const Tensor& x, const Tensor& dy, WeightLayout layo
   if (dbias.defined() && !sums_while_packing) column_sums(dy.data<float>(), out.rows, out.columns, dbias.data<float>());
 }
 
+void add_bias(const Tensor& y, const Tensor& bias) {
+  const Rows rows = rows_of("add_bias", "y", y);
+  expect_shape("add_bias", "bias", bias, Shape{rows.columns});
+  if (are_abstract("add_bias", y, bias)) return;
+  constexpr std::int64_t kRows = 64;  // of one chunk
+  parallel_chunks((rows.rows + kRows - 1) / kRows, [&](std::int64_t chunk) {
+    for (std::int64_t row = chunk * kRows; row < std::min(rows.rows, (chunk + 1) * kRows); ++row) {
+      float* const to = y.data<float>() + row * rows.columns;
+      kernels().add(to, bias.data<float>(), to, rows.columns);
+    }
+  });
+}
+
+void bias_backward(const Tensor& dy, const Tensor& dbias) {
+  const Rows rows = rows_of("bias_backward", "dy", dy);
+  expect_shape("bias_backward", "dbias", dbias, Shape{rows.columns});
+  if (are_abstract("bias_backward", dy, dbias)) return;
+  column_sums(dy.data<float>(), rows.rows, rows.columns, dbias.data<float>());
+}
+
 void matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c) {
   const Rows of_a = rows_of("matmul", "a", a);
   const Rows of_b = rows_of("matmul", "b", b);

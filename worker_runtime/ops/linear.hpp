@@ -21,6 +21,11 @@ void linear_backward_input(const Tensor& dy, const Tensor& weight, WeightLayout 
 void linear_backward_weight(const Tensor& x, const Tensor& dy, WeightLayout layout, const Tensor& dweight,
                             const Tensor& dbias);
 
+// y[N, out] += bias[out], and its adjoint: dbias[out] = sum of the rows of dy. For a bias that comes behind a sum over
+// ranks.
+void add_bias(const Tensor& y, const Tensor& bias);
+void bias_backward(const Tensor& dy, const Tensor& dbias);
+
 // c[M, N] = op(a) op(b), with op(a)[M, K] and op(b)[K, N] stored transposed when asked. Two-dimensional tensors only.
 void matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& c);
 

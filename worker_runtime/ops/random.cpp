@@ -115,10 +115,10 @@ template <class Make>
 void fill_all(std::string_view op, const Tensor& x, RandomStream stream, GlobalIndex where, Make make) {
   expect_dtype(op, "x", x, DType::f32);
   const std::int64_t n = x.numel();
-  const std::int64_t row = where.row_length == 0 ? n : where.row_length;
-  if (where.first < 0 || where.row_length < 0 || where.row_stride < 0 || (row != 0 && n % row != 0)) {
-    throw ShapeError("ops", fmt::format("{}: rows of {} at {} with stride {} do not describe {} elements", op, row,
-                                        where.first, where.row_stride, n));
+  const std::int64_t row = where.row_length == 0 ? where.skip + n : where.row_length;
+  if (where.first < 0 || where.row_length < 0 || where.row_stride < 0 || where.skip < 0) {
+    throw ShapeError("ops", fmt::format("{}: rows of {} at {} with stride {} behind {} do not describe elements", op,
+                                        row, where.first, where.row_stride, where.skip));
   }
   if (x.is_abstract()) return;
   constexpr std::int64_t kChunk = 8192;
@@ -126,9 +126,9 @@ void fill_all(std::string_view op, const Tensor& x, RandomStream stream, GlobalI
   parallel_chunks((n + kChunk - 1) / kChunk, [&](std::int64_t chunk) {
     const std::int64_t end = std::min(n, (chunk + 1) * kChunk);
     for (std::int64_t i = chunk * kChunk; i < end;) {
-      const std::int64_t column = i % row;
+      const std::int64_t column = (where.skip + i) % row;
       const std::int64_t count = std::min(row - column, end - i);
-      fill_run(to + i, where.first + i / row * where.row_stride + column, count, stream, make);
+      fill_run(to + i, where.first + (where.skip + i) / row * where.row_stride + column, count, stream, make);
       i += count;
     }
   });

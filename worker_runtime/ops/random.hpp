@@ -19,11 +19,13 @@ struct RandomStream {
 
 // Where the elements of a shard lie in the whole tensor: local element (r, c), of rows of `row_length`, is global
 // element first + r * row_stride + c. The default is the whole tensor, or a range of its outermost dimension when
-// `first` is set.
+// `first` is set. A tensor may begin behind the first `skip` elements of the shard, in the middle of a row, and end in
+// one.
 struct GlobalIndex {
   std::int64_t first = 0;
   std::int64_t row_length = 0;  // 0: one row
   std::int64_t row_stride = 0;
+  std::int64_t skip = 0;
 };
 
 // Independent normal values, mean 0, standard deviation `stddev` (Box-Muller).

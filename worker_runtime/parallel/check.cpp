@@ -49,14 +49,33 @@ void add_sharded_calls(const Program& program, const Action& action, std::vector
   }
 }
 
+// One sum of all of them.
+Call partial_call(const Program& program, const Action& action) {
+  std::int64_t numel = 0;
+  const auto is_cut = [&](int parameter) {
+    return program.model.parameters[static_cast<std::size_t>(parameter)].is_cut;
+  };
+  if (program.config.splits_parameters()) {
+    for (const auto& group : program.shards) {
+      for (const auto& slot : group.slots) numel += is_cut(slot.parameter) ? 0 : slot.chunk_numel();
+    }
+  } else {
+    for (const auto& parameter : program.model.parameters) numel += parameter.is_cut ? 0 : parameter.numel;
+  }
+  return {&action, CommOp::all_reduce, numel};
+}
+
 std::vector<Call> collectives(const Program& program, const std::vector<Action>& actions) {
   std::vector<Call> calls;
   const bool split = program.config.splits_parameters();
+  const bool clip = split || program.config.axes.tp > 1;
   for (const auto& action : actions) {
     const bool metrics = action.buffer == program.metrics_buffer();
-    if (action.kind == ActionKind::unshard || (split && action.kind == ActionKind::clip) ||
+    if (action.kind == ActionKind::unshard || (clip && action.kind == ActionKind::clip) ||
         (split && action.kind == ActionKind::reduce && !metrics)) {
       add_sharded_calls(program, action, calls);
+    } else if (action.kind == ActionKind::reduce_partial) {
+      calls.push_back(partial_call(program, action));
     } else if (action.kind == ActionKind::reduce) {
       const auto buffer = static_cast<std::size_t>(action.buffer);
       const auto numel = buffer < program.buffers.size() ? program.buffers[buffer].numel : -1;
@@ -74,12 +93,22 @@ std::string text_of(const Call& call) {
                      call.element_bytes == 1 ? "bytes" : "f32 elements");
 }
 
-// The first place where a rank's collectives differ from rank 0's, or nothing.
-std::string first_difference(const std::vector<Call>& zero, const std::vector<Call>& other) {
+// Those in which ranks with different parts of the layers take part together.
+std::vector<Call> over_tp(const Program& program, std::vector<Call> calls) {
+  if (program.config.axes.tp == 1) return {};  // all of them are compared
+  std::erase_if(calls, [&](const Call& call) {
+    const auto traffic = program.traffic_of(*call.action);
+    return traffic != "tp" && traffic != "metrics";
+  });
+  return calls;
+}
+
+// The first place where a rank's collectives differ from those of the rank called `zero`, or nothing.
+std::string first_difference(const std::vector<Call>& zero, const std::vector<Call>& other, int zero_rank) {
   for (std::size_t i = 0; i < std::max(zero.size(), other.size()); ++i) {
     if (i < zero.size() && i < other.size() && zero[i] == other[i]) continue;
-    return fmt::format("collective {}: {}, but on rank 0 {}", i, i < other.size() ? text_of(other[i]) : "the end",
-                       i < zero.size() ? text_of(zero[i]) : "the end");
+    return fmt::format("collective {}: {}, but on rank {} {}", i, i < other.size() ? text_of(other[i]) : "the end",
+                       zero_rank, i < zero.size() ? text_of(zero[i]) : "the end");
   }
   return {};
 }
@@ -119,7 +148,10 @@ Prediction predict(const Program& program) {
   const auto count = [&](const std::vector<Action>& actions, auto& bytes) {
     for (const auto& call : collectives(program, actions)) {
       const auto traffic = program.traffic_of(*call.action);
-      const int ranks = traffic == "metrics" ? axes.world_size() : traffic == "fsdp" ? axes.fsdp : axes.data_ranks();
+      const int ranks = traffic == "metrics" ? axes.world_size()
+                        : traffic == "fsdp"  ? axes.fsdp
+                        : traffic == "tp"    ? axes.tp
+                                             : axes.data_ranks();
       const auto sent = bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * call.element_bytes, ranks,
                                    call.action->peer == axes.data_rank(program.rank));
       if (sent > 0) bytes[std::string(traffic)] += sent;
@@ -161,8 +193,13 @@ CheckReport check(std::span<const Program> programs) {
   if (static_cast<int>(programs.size()) != zero.config.axes.world_size()) {
     add(fmt::format("{} programs for a world of {}", programs.size(), zero.config.axes.world_size()));
   }
-  const auto setup = collectives(zero, zero.setup);
-  const auto step = collectives(zero, zero.step);
+  // Ranks that have the same parts of the layers do all the same; with others they do some things together.
+  const auto tp = static_cast<std::size_t>(std::max(zero.config.axes.tp, 1));
+  std::vector<std::vector<Call>> setups, steps;
+  for (std::size_t r = 0; r < std::min(tp, programs.size()); ++r) {
+    setups.push_back(collectives(programs[r], programs[r].setup));
+    steps.push_back(collectives(programs[r], programs[r].step));
+  }
   for (std::size_t r = 0; r < programs.size(); ++r) {
     const auto& program = programs[r];
     const auto add_of_rank = [&](const std::string& text) { add(fmt::format("rank {}: {}", r, text)); };
@@ -173,8 +210,12 @@ CheckReport check(std::span<const Program> programs) {
     } else {
       FlowCheck(program, add_of_rank).run();
     }
-    for (const auto& difference : {first_difference(setup, collectives(program, program.setup)),
-                                   first_difference(step, collectives(program, program.step))}) {
+    const auto first = r % setups.size();
+    const auto first_rank = static_cast<int>(first);
+    const auto own_step = collectives(program, program.step);
+    for (const auto& difference : {first_difference(setups[first], collectives(program, program.setup), first_rank),
+                                   first_difference(steps[first], own_step, first_rank),
+                                   first_difference(over_tp(zero, steps.front()), over_tp(program, own_step), 0)}) {
       if (!difference.empty()) add_of_rank(difference);
     }
   }

@@ -30,13 +30,19 @@ std::vector<int> readiness_order(const ModelDescription& model) {
 std::vector<ReduceBuffer> assign_buckets(const ModelDescription& model, const ParallelConfig& config) {
   std::vector<ReduceBuffer> buckets;
   bool open = false;
+  std::int64_t size = 0;  // of the largest rank
   std::int64_t cap = std::min(config.first_bucket_bytes, config.bucket_bytes);
   for (const int parameter : readiness_order(model)) {
-    if (!open) buckets.emplace_back();
+    if (!open) {
+      buckets.emplace_back();
+      size = 0;
+    }
     auto& bucket = buckets.back();
+    const auto& described = model.parameters[static_cast<std::size_t>(parameter)];
     bucket.slots.push_back({parameter, bucket.numel});
-    bucket.numel += model.parameters[static_cast<std::size_t>(parameter)].numel;
-    open = bucket.numel < cap / kElementBytes + (cap % kElementBytes != 0 ? 1 : 0);
+    bucket.numel += described.numel;
+    size += described.largest > 0 ? described.largest : described.numel;
+    open = size < cap / kElementBytes + (cap % kElementBytes != 0 ? 1 : 0);
     if (!open) cap = config.bucket_bytes;
   }
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -86,6 +92,7 @@ void add_update(const Program& program, std::vector<Action>& actions) {
   for (int buffer = first; buffer <= program.metrics_buffer(); ++buffer) {
     actions.push_back({ActionKind::wait, -1, -1, -1, buffer});
   }
+  if (program.config.sequence_parallel) actions.push_back({ActionKind::reduce_partial});
   actions.push_back({ActionKind::clip});
   actions.push_back({ActionKind::optimize});
 }
@@ -104,8 +111,10 @@ void ParallelConfig::validate() const {
     if (asked) throw UsageError("parallel", fmt::format("{} is not supported yet", what));
   };
   not_yet(axes.pp > 1, "the axis pp");
-  not_yet(axes.tp > 1, "the axis tp");
+  not_yet(axes.pp > 1 && axes.tp > 1, "pp and tp together");
   not_yet(axes.dp > 1 && axes.fsdp > 1, "dp and fsdp together");
+  if (sequence_parallel && axes.tp == 1)
+    throw UsageError("parallel", "sequence parallelism (sp) is for the ranks of the axis tp, expected tp=2 or more");
   at_least_one("number of micro-batches", micro_batches);
   at_least_one("bucket size in bytes", bucket_bytes);
   at_least_one("size of the first bucket in bytes", first_bucket_bytes);

@@ -10,6 +10,7 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/optim/clip.hpp"
+#include "worker_runtime/parallel/whole_over_tp.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -60,6 +61,7 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
     : model_(model),
       program_(std::move(program)),
       mesh_(mesh),
+      account_(account),
       world_(mesh.all()),
       data_(mesh.group(kDataAxes)),
       param_arena_(MemoryTag::param, account),
@@ -83,7 +85,13 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
   if (parameters_.size() != program_.model.parameters.size() || model.size() != program_.model.units.size()) {
     throw UsageError("parallel", "the program was compiled for another model");
   }
+  if (program_.config.axes.tp > 1) {
+    tensor_parallel_.emplace(mesh_.group("tp"), program_.config.sequence_parallel);
+    context_.tensor_parallel = &*tensor_parallel_;
+  }
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
+    if (parameters_[at(parameter)]->local_numel() != program_.model.parameters[at(parameter)].numel)
+      throw UsageError("parallel", "the program was compiled for a model that is cut otherwise");
     first_use_.push_back(program_.model.first_use(parameter));
   }
   if (program_.config.splits_parameters()) {
@@ -102,15 +110,15 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
     for (const auto& slot : buffer.slots) {
       const Parameter& parameter = *parameters_[at(slot.parameter)];
       bucket_grads_[at(slot.parameter)] =
-          buffers_.back().narrow(slot.offset, parameter.numel()).view(parameter.shape());
+          buffers_.back().narrow(slot.offset, parameter.local_numel()).view(parameter.local_shape());
     }
   }
   if (program_.config.micro_batches == 1) return;
   const Tensor scratch = Tensor::empty(values_.shape(), DType::f32, grad_arena_);
   std::int64_t offset = 0;
   for (const Parameter* parameter : parameters_) {
-    scratch_grads_.push_back(scratch.narrow(offset, parameter->numel()).view(parameter->shape()));
-    offset += parameter->numel();
+    scratch_grads_.push_back(scratch.narrow(offset, parameter->local_numel()).view(parameter->local_shape()));
+    offset += parameter->local_numel();
   }
 }
 
@@ -125,8 +133,8 @@ void StepExecutor::bind_values() {
   values_ = Tensor::empty(Shape{program_.model.numel()}, DType::f32, param_arena_);
   std::int64_t offset = 0;
   for (Parameter* parameter : parameters_) {
-    parameter->bind_value(values_.narrow(offset, parameter->numel()).view(parameter->shape()));
-    offset += parameter->numel();
+    parameter->bind_value(values_.narrow(offset, parameter->local_numel()).view(parameter->local_shape()));
+    offset += parameter->local_numel();
   }
   offset = 0;
   for (int unit = 0; unit < static_cast<int>(program_.model.units.size()); ++unit) {
@@ -142,8 +150,15 @@ void StepExecutor::fill_initial(std::uint64_t seed) {
 }
 
 void StepExecutor::with_whole_parameters(const std::function<void()>& use, bool changes) {
-  if (!shards_) return use();
   for (auto* group : groups_) group->set_action("whole parameters");
+  const auto use_whole = [&] {
+    if (!tensor_parallel_) return use();
+    Arena arena(MemoryTag::comm, account_);
+    const WholeOverTp whole(parameters_, mesh_.group("tp"), arena);
+    use();
+    if (changes) whole.take_back();
+  };
+  if (!shards_) return use_whole();
   const int units = static_cast<int>(program_.shards.size());
   for (int unit = 0; unit < units; ++unit) {
     if (program_.shards[at(unit)].slots.empty()) continue;
@@ -154,7 +169,7 @@ void StepExecutor::with_whole_parameters(const std::function<void()>& use, bool 
     for (int unit = 0; unit < units; ++unit) shards_->reshard(unit);
   };
   try {
-    use();
+    use_whole();
   } catch (...) {
     split_again();
     throw;
@@ -211,6 +226,8 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
   flights_.resize(input.batches.size());
   ops::fill(metric(kMetricLoss), 0.0F);
   ops::fill(metric(kMetricStop), input.want_stop ? 1.0F : 0.0F);
+  const auto spent = [&] { return tensor_parallel_ ? tensor_parallel_->time_spent() : Clock::duration{}; };
+  const auto spent_before = spent();
   for (const auto& action : program_.step) {
     const auto where = [&] {
       return fmt::format("rank {}, step {}, {}", program_.rank, input.step, program_.label(action));
@@ -221,6 +238,7 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
       result.bytes_sent[std::string(program_.traffic_of(action))] += bytes;
     }
   }
+  result.tensor_parallel = spent() - spent_before;
   const auto total = static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches;
   if (buffers_.back().is_abstract()) return result;
   result.loss = static_cast<double>(*metric(kMetricLoss).data<float>()) / total;
@@ -240,15 +258,18 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       DTRUN_ASSERT(!"a set-up action in a step");
       break;
     case ActionKind::forward:
+      if (tensor_parallel_) announce(action, input.step);
       forward(action, input.batches[at(action.micro_batch)], result);
       return spend(result.forward);
     case ActionKind::loss: {
       auto& flight = flights_[at(action.micro_batch)];
-      ops::add(metric(kMetricLoss), flight.tensor, metric(kMetricLoss));
+      // The ranks that share the layers have the same loss: one of them counts.
+      if (mesh_.coordinate("tp") == 0) ops::add(metric(kMetricLoss), flight.tensor, metric(kMetricLoss));
       flight.tensor = Tensor();  // backward starts from the loss itself: gradient 1
       return;
     }
     case ActionKind::backward:
+      if (tensor_parallel_) announce(action, input.step);
       backward(action);
       return spend(result.backward);
     case ActionKind::accumulate:
@@ -277,8 +298,12 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       works_[at(action.buffer)].wait();
       works_[at(action.buffer)] = Work();
       return spend(result.comm);
+    case ActionKind::reduce_partial:
+      announce(action, input.step);
+      reduce_partial();
+      return spend(result.comm);
     case ActionKind::clip:
-      if (shards_) announce(action, input.step);
+      if (shards_ || tensor_parallel_) announce(action, input.step);
       clip(input, result);
       return spend(result.optimizer);
     case ActionKind::optimize:
@@ -347,10 +372,39 @@ SquareSum StepExecutor::squares_of_buckets() const {
   return squares;
 }
 
-// Exact sums: the norm has the same bits however the gradients are split.
+std::vector<Tensor> StepExecutor::gradients_not_cut() const {
+  if (shards_) return shards_->gradients_not_cut();
+  std::vector<Tensor> result;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!parameters_[i]->cut().is_cut()) result.push_back(bucket_grads_[i]);
+  }
+  return result;
+}
+
+// One sum for all of them: most are small.
+void StepExecutor::reduce_partial() {
+  const auto gradients = gradients_not_cut();
+  std::int64_t numel = 0;
+  for (const auto& gradient : gradients) numel += gradient.numel();
+  const Tensor flat = tensor_parallel_->allocate(Shape{numel}, MemoryTag::work);
+  const auto place = [&, offset = std::int64_t{0}](const Tensor& gradient) mutable {
+    const Tensor result = flat.narrow(offset, gradient.numel()).view(gradient.shape());
+    offset += gradient.numel();
+    return result;
+  };
+  for (auto next = place; const auto& gradient : gradients) next(gradient).copy_from(gradient);
+  tensor_parallel_->sum(flat);
+  for (auto next = place; const auto& gradient : gradients) gradient.copy_from(next(gradient));
+}
+
+// Exact sums: the norm has the same bits however the gradients are split. Of ranks that have the same gradient one
+// counts.
 SquareSum StepExecutor::squares_of_all_ranks() {
   SquareSum own;
-  for (const auto& piece : shards_->pieces()) add_squares(own, piece.grad);
+  for (const auto& piece : optimizer_pieces()) {
+    const bool first_of_tp = mesh_.coordinate("tp") == 0 || model_.find(piece.name)->cut().is_cut();
+    if (first_of_tp && mesh_.coordinate("dp") == 0) add_squares(own, piece.grad);
+  }
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(SquareSum));
   const auto mine = Tensor::empty(Shape{kSize}, DType::u8, work_arena_);
   const auto all = Tensor::empty(Shape{kSize * world_.size()}, DType::u8, work_arena_);
@@ -367,7 +421,7 @@ SquareSum StepExecutor::squares_of_all_ranks() {
 }
 
 void StepExecutor::clip(const StepInput& input, StepResult& result) {
-  const SquareSum squares = shards_ ? squares_of_all_ranks() : squares_of_buckets();
+  const SquareSum squares = shards_ || tensor_parallel_ ? squares_of_all_ranks() : squares_of_buckets();
   const double scale = 1.0 / (static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches);
   result.grad_norm = squares.norm() * scale;
   grad_scale_ = static_cast<float>(scale * static_cast<double>(clip_coefficient(result.grad_norm, input.max_norm)));

@@ -14,6 +14,7 @@
 #include "worker_runtime/core/arena.hpp"
 #include "worker_runtime/mesh/device_mesh.hpp"
 #include "worker_runtime/nn/module.hpp"
+#include "worker_runtime/nn/tensor_parallel.hpp"
 #include "worker_runtime/optim/clip.hpp"
 #include "worker_runtime/optim/optimizer.hpp"
 #include "worker_runtime/parallel/program.hpp"
@@ -39,8 +40,9 @@ struct StepResult {
   bool stop = false;     // some rank wants to stop: all ranks see it in the same step
   // `comm` is what the program waited for communication, not what ran beside it.
   Clock::duration forward{}, backward{}, comm{}, optimizer{};
-  double forward_flops = 0;  // of this rank, over all micro-batches
-  BytesSent bytes_sent;      // as Prediction::step_bytes
+  Clock::duration tensor_parallel{};  // of forward and backward: between the ranks that share every layer
+  double forward_flops = 0;           // of this rank, over all micro-batches
+  BytesSent bytes_sent;               // as Prediction::step_bytes
 };
 
 // The mesh of a job. Collective over `world`; throws UsageError unless its size is the product of the axes.
@@ -52,7 +54,8 @@ DeviceMesh make_mesh(ProcessGroup& world, const MeshAxes& axes);
 class StepExecutor {
  public:
   // Allocates parameters (undefined values) and gradients, and binds them. The program must be the one of this model
-  // and of the rank of the mesh, which has the axes of the program (make_mesh).
+  // and of the rank of the mesh, which has the axes of the program (make_mesh). With the axis tp the model was cut for
+  // this rank by parallelize().
   StepExecutor(Model& model, Program program, const DeviceMesh& mesh, MemoryAccount& account);
   StepExecutor(const StepExecutor&) = delete;
   StepExecutor& operator=(const StepExecutor&) = delete;
@@ -90,6 +93,8 @@ class StepExecutor {
   Tensor metric(Metric metric) const;  // one element
   SquareSum squares_of_buckets() const;
   SquareSum squares_of_all_ranks();
+  std::vector<Tensor> gradients_not_cut() const;
+  void reduce_partial();
   void sharded(const Action& action);
   void announce(const Action& action, std::int64_t step);
   std::uint64_t sent() const;
@@ -97,9 +102,11 @@ class StepExecutor {
   Model& model_;
   Program program_;
   DeviceMesh mesh_;
+  MemoryAccount& account_;
   ProcessGroup& world_;  // metrics
   ProcessGroup& data_;   // the ranks with the same parameters or parts of them: gradients are summed over it
   std::vector<ProcessGroup*> groups_;  // all, each once
+  std::optional<TensorParallel> tensor_parallel_;
   Arena param_arena_, grad_arena_, activation_arena_, work_arena_;
   RunContext context_{activation_arena_, work_arena_};
   std::vector<Parameter*> parameters_;

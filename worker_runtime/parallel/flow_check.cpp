@@ -76,6 +76,7 @@ bool FlowCheck::actions_hold(const std::vector<Action>& actions) {
       case ActionKind::wait:
         good = within(action.buffer, program_.buffers.size());
         break;
+      case ActionKind::reduce_partial:
       case ActionKind::clip:
       case ActionKind::optimize:
         break;
@@ -161,6 +162,7 @@ void FlowCheck::visit(const Action& action) {
     case ActionKind::wait:
       reduce(action);
       break;
+    case ActionKind::reduce_partial:
     case ActionKind::clip:
     case ActionKind::optimize:
       update(action);
@@ -253,7 +255,12 @@ bool FlowCheck::sums_done() const {
 }
 
 void FlowCheck::update(const Action& action) {
-  if (action.kind == ActionKind::clip) {
+  if (action.kind == ActionKind::reduce_partial) {
+    if (partial_summed_ || !program_.config.sequence_parallel) problem(action, "summed twice, or nothing is partial");
+    if (clipped_) problem(action, "after CLIP");
+    partial_summed_ = true;
+  } else if (action.kind == ActionKind::clip) {
+    if (partial_summed_ != program_.config.sequence_parallel) problem(action, "before REDUCE_PARTIAL");
     if (clipped_) problem(action, "clips twice");
     clipped_ = true;
   } else {

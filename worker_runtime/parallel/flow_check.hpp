@@ -51,6 +51,7 @@ class FlowCheck {
   std::vector<int> in_bucket_;   // parameter -> micro-batches summed
   std::vector<int> in_scratch_;  // parameter -> micro-batch, or -1
   std::vector<Sum> sums_;        // buffer
+  bool partial_summed_ = false;
   bool clipped_ = false;
   bool optimized_ = false;
 };

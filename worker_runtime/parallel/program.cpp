@@ -21,6 +21,8 @@ std::string_view name_of(ActionKind kind) {
       return "ACCUMULATE";
     case ActionKind::reduce:
       return "REDUCE";
+    case ActionKind::reduce_partial:
+      return "REDUCE_PARTIAL";
     case ActionKind::wait:
       return "WAIT";
     case ActionKind::clip:
@@ -76,6 +78,10 @@ std::int64_t ModelDescription::numel() const {
 
 std::string_view Program::traffic_of(const Action& action) const {
   switch (action.kind) {
+    case ActionKind::forward:
+    case ActionKind::backward:
+    case ActionKind::reduce_partial:
+      return "tp";
     case ActionKind::clip:
       return "metrics";
     case ActionKind::reduce:
@@ -107,6 +113,8 @@ std::string Program::label(const Action& action) const {
       [[fallthrough]];
     case ActionKind::reduce:
       return fmt::format("{} {}", name_of(action.kind), buffers.at(static_cast<std::size_t>(action.buffer)).name);
+    case ActionKind::reduce_partial:
+      return "REDUCE_PARTIAL gradients of parameters that are whole over tp";
     case ActionKind::clip:
     case ActionKind::optimize:
       break;

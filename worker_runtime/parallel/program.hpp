@@ -22,9 +22,11 @@ enum class ActionKind : std::uint8_t {
   backward,
   accumulate,  // adds the gradients of `unit` of `micro_batch` that are in scratch to the buckets, or to the split ones
   reduce,      // starts the sum of `buffer` over all ranks; split: each rank gets its part of it (reduce-scatter)
-  wait,        // until the sum of `buffer` is there; without a buffer: until the parameters of `unit` are whole
-  clip,        // norm of all gradients, and the factor for them
-  optimize,    // one update of all parameters
+  // With sequence parallelism: sums over the axis tp the gradients of parameters that all its ranks have, once a step.
+  reduce_partial,
+  wait,      // until the sum of `buffer` is there; without a buffer: until the parameters of `unit` are whole
+  clip,      // norm of all gradients, and the factor for them
+  optimize,  // one update of all parameters
   // Parameters that are split over the ranks (fully_shard), those that `unit` owns:
   unshard,  // starts their all-gather; WAIT of the unit ends it
   reshard   // drops the whole ones
@@ -48,6 +50,10 @@ struct ModelDescription {
     std::string name;
     std::int64_t numel = 0;
     std::int64_t rows = 0;  // first dimension; 0: numel
+    // Tensor parallelism cuts it: numel and rows are this rank's, `largest` the most that a rank of the axis tp has (0:
+    // numel), by which all of them form the same buckets.
+    bool is_cut = false;
+    std::int64_t largest = 0;
   };
   struct Unit {
     std::string name;
@@ -65,7 +71,8 @@ struct ModelDescription {
   std::int64_t owned_numel(int unit) const;
   std::int64_t numel() const;
 };
-ModelDescription describe(const Model& model);
+// As a rank of the axis tp has it, after parallelize(); -1: this one.
+ModelDescription describe(const Model& model, int tp_rank = -1);
 
 // A flat f32 buffer that ranks sum: a bucket of gradients, or the metrics of the step.
 struct ReduceBuffer {
@@ -109,6 +116,7 @@ struct MeshAxes {
   MeshShape shape() const;                      // always of these four axes, by these names
   // Which of the data_ranks() streams of batches `rank` reads.
   int data_rank(int rank) const;
+  int tp_rank(int rank) const { return rank % tp; }
   std::string to_string() const;  // "dp=2,fsdp=4": the axes of more than one rank; "dp=1" for one rank
   bool operator==(const MeshAxes&) const = default;
 };
@@ -123,6 +131,9 @@ struct ParallelConfig {
   // are whole only while it runs. Otherwise every rank has all of them (DDP).
   bool reshard_after_forward = true;  // false: whole from forward to backward, one all-gather less
   bool prefetch = true;               // the next unit's parameters are gathered while a unit runs
+
+  // With axes.tp > 1: between the cut layers each rank has a part of the sequence (sequence parallelism).
+  bool sequence_parallel = false;
 
   bool splits_parameters() const { return axes.fsdp > 1; }
   bool operator==(const ParallelConfig&) const = default;

@@ -105,6 +105,7 @@ bool ShardFlowCheck::actions_hold() {
       case ActionKind::wait:
         good = good && (action.buffer < 0 ? unit && owns(action.unit) : buffer);
         break;
+      case ActionKind::reduce_partial:
       case ActionKind::clip:
       case ActionKind::optimize:
         break;
@@ -148,6 +149,7 @@ void ShardFlowCheck::visit(const Action& action) {
       return wait(action);
     case ActionKind::accumulate:
       return accumulate(action);
+    case ActionKind::reduce_partial:
     case ActionKind::clip:
     case ActionKind::optimize:
       return update(action);
@@ -251,7 +253,12 @@ void ShardFlowCheck::accumulate(const Action& action) {
 }
 
 void ShardFlowCheck::update(const Action& action) {
-  if (action.kind == ActionKind::clip) {
+  if (action.kind == ActionKind::reduce_partial) {
+    if (partial_summed_ || !program_.config.sequence_parallel) problem(action, "summed twice, or nothing is partial");
+    if (clipped_) problem(action, "after CLIP");
+    partial_summed_ = true;
+  } else if (action.kind == ActionKind::clip) {
+    if (partial_summed_ != program_.config.sequence_parallel) problem(action, "before REDUCE_PARTIAL");
     if (clipped_) problem(action, "clips twice");
     clipped_ = true;
   } else {

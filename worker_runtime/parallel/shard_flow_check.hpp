@@ -53,7 +53,7 @@ class ShardFlowCheck {
   std::vector<bool> loss_;                         // by micro-batch
   int whole_gradients_ = 0;                        // units that have some
   Sum metrics_ = Sum::none;
-  bool clipped_ = false, optimized_ = false, failed_ = false;
+  bool partial_summed_ = false, clipped_ = false, optimized_ = false, failed_ = false;
 };
 
 }  // namespace dtrun::runtime

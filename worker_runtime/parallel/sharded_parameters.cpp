@@ -42,7 +42,7 @@ void ShardedParameters::wait_whole(int unit) {
   mine.gathers.clear();
   for (const auto& slot : group_of(unit).slots) {
     auto& target = parameter(slot);
-    target.bind_value(mine.whole.narrow(slot.offset, slot.numel()).view(target.shape()));
+    target.bind_value(mine.whole.narrow(slot.offset, slot.numel()).view(target.local_shape()));
   }
 }
 
@@ -59,7 +59,7 @@ void ShardedParameters::need_gradients(int unit) {
     const auto padding = slot.chunk_numel() * group_.size() - slot.numel();
     if (padding > 0) mine.whole_grads.narrow(slot.offset + slot.numel(), padding).zero();
     auto& target = parameter(slot);
-    target.bind_grad(mine.whole_grads.narrow(slot.offset, slot.numel()).view(target.shape()));
+    target.bind_grad(mine.whole_grads.narrow(slot.offset, slot.numel()).view(target.local_shape()));
   }
 }
 
@@ -91,7 +91,7 @@ void ShardedParameters::fill_initial(std::uint64_t seed) {
     for (const auto& slot : group_of(unit).slots) {
       if (slot.rows_of(group_.rank()) == 0) continue;
       parameter(slot).fill_initial(seed, own_part(held(unit).values, slot),
-                                   {.first = group_.rank() * slot.chunk_numel()});
+                                   parameter(slot).global_index(group_.rank() * slot.chunk_numel()));
     }
   }
 }
@@ -113,6 +113,17 @@ std::vector<OptimizerPiece> ShardedParameters::pieces() const {
       const auto& target = parameter(slot);
       result.push_back({target.name(), own_part(held_[unit].values, slot), own_part(held_[unit].grads, slot),
                         target.is_matrix(), group_.rank() * slot.chunk_numel()});
+    }
+  }
+  return result;
+}
+
+std::vector<Tensor> ShardedParameters::gradients_not_cut() const {
+  std::vector<Tensor> result;
+  for (std::size_t unit = 0; unit < held_.size(); ++unit) {
+    for (const auto& slot : program_.shards[unit].slots) {
+      if (!parameter(slot).cut().is_cut())
+        result.push_back(held_[unit].grads.narrow(slot.shard_offset, slot.chunk_numel()));
     }
   }
   return result;

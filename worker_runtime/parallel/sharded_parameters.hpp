@@ -35,6 +35,8 @@ class ShardedParameters {
   // From the whole values, which are bound, into this rank's part.
   void take_back(int unit);
   std::vector<OptimizerPiece> pieces() const;
+  // This rank's part of the gradient of every parameter that tensor parallelism leaves whole, padding included.
+  std::vector<Tensor> gradients_not_cut() const;
 
  private:
   struct Held {

@@ -10,9 +10,22 @@
 
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
-#include "worker_runtime/nn/module.hpp"
+#include "worker_runtime/nn/parallelize.hpp"
 
 namespace dtrun::runtime {
+namespace {
+
+constexpr std::string_view kSequence = "sp";  // the only word without a number
+
+bool names_sequence(const std::string& text) {
+  std::istringstream items(text);
+  for (std::string item; std::getline(items, item, ',');) {
+    if (item == kSequence) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 MeshAxes parse_parallel(const std::string& text, int world_size) {
   MeshAxes axes;
@@ -27,6 +40,7 @@ MeshAxes parse_parallel(const std::string& text, int world_size) {
   std::string item;
   std::set<std::string> seen;
   while (std::getline(items, item, ',')) {
+    if (item == kSequence && seen.insert(item).second) continue;
     const auto equals = item.find('=');
     const auto name = item.substr(0, equals);
     const auto size = env::parse_int(equals == std::string::npos ? "" : item.substr(equals + 1));
@@ -36,9 +50,14 @@ MeshAxes parse_parallel(const std::string& text, int world_size) {
     if (!size || *size < 1 || *size > 1 << 20) throw wrong(fmt::format("\"{}\", expected axis=N", item));
     if (!seen.insert(name).second) throw wrong(fmt::format("{} is given twice", name));
     const auto axis = std::ranges::find(known, name, &std::pair<std::string_view, int*>::first);
-    if (axis == known.end()) throw wrong(fmt::format("unknown axis \"{}\", expected pp, dp, fsdp or tp", name));
+    if (axis == known.end()) throw wrong(fmt::format("unknown axis \"{}\", expected pp, dp, fsdp, tp or sp", name));
     *axis->second = static_cast<int>(*size);
     product *= *size;
+  }
+  if (seen.contains(std::string(kSequence)) && axes.tp == 1) {
+    throw UsageError("train", fmt::format("--parallel is \"{}\": sp (sequence parallelism) cuts the sequence over the "
+                                          "ranks of tp, expected tp=2 or more",
+                                          text));
   }
   if (product != world_size) {
     throw UsageError("train", fmt::format("--parallel {} needs {} ranks, this job has {}", text, product, world_size));
@@ -49,6 +68,11 @@ MeshAxes parse_parallel(const std::string& text, int world_size) {
 ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   ParallelConfig result;
   result.axes = parse_parallel(config.parallel, world_size);
+  result.sequence_parallel = names_sequence(config.parallel);
+  if (result.sequence_parallel && config.seq_len % result.axes.tp != 0) {
+    throw UsageError("train", fmt::format("--seq-len is {}, expected a multiple of tp={} for --parallel {}",
+                                          config.seq_len, result.axes.tp, config.parallel));
+  }
   result.reshard_after_forward = config.reshard_after_forward == "true";
   result.micro_batches = static_cast<int>(config.micro_batches);
   result.bucket_bytes = config.bucket_bytes();
@@ -58,10 +82,17 @@ ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   return result;
 }
 
+void cut_over_tp(Model& model, const MeshAxes& axes, int rank) {
+  if (axes.tp > 1) parallelize(model, model.tensor_plan, axes.tp, axes.tp_rank(rank));
+}
+
 std::vector<Program> compile_all(const Model& model, const ParallelConfig& config) {
-  const auto description = describe(model);
+  std::vector<ModelDescription> by_tp_rank;
+  for (int rank = 0; rank < config.axes.tp; ++rank) by_tp_rank.push_back(describe(model, rank));
   std::vector<Program> programs;
-  for (int rank = 0; rank < config.axes.world_size(); ++rank) programs.push_back(compile(description, config, rank));
+  for (int rank = 0; rank < config.axes.world_size(); ++rank) {
+    programs.push_back(compile(by_tp_rank[static_cast<std::size_t>(config.axes.tp_rank(rank))], config, rank));
+  }
   return programs;
 }
 

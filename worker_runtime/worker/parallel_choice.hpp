@@ -6,12 +6,14 @@
 
 namespace dtrun::runtime {
 
-// Ranks per axis as `--parallel` says them: "dp=4", "pp=2,tp=2", or "" for dp over all ranks. Throws UsageError unless
-// the product is `world_size`.
+// Ranks per axis as `--parallel` says them: "dp=4", "pp=2,tp=2", "tp=4,sp", or "" for dp over all ranks. Throws
+// UsageError unless the product is `world_size`.
 MeshAxes parse_parallel(const std::string& text, int world_size);
-// Throws UsageError unless --parallel fits the world.
+// Throws UsageError unless --parallel fits the world, and --seq-len the ranks that share a sequence.
 ParallelConfig parallel_config(const TrainConfig& config, int world_size);
-// programs[r] is rank r's. Not checked.
+// Gives the parameters the part of `rank` along the axis tp, by the plan of the model. Throws UsageError.
+void cut_over_tp(Model& model, const MeshAxes& axes, int rank);
+// programs[r] is rank r's. Not checked. The model was cut for any rank.
 std::vector<Program> compile_all(const Model& model, const ParallelConfig& config);
 
 }  // namespace dtrun::runtime

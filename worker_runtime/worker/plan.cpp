@@ -3,6 +3,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/parallel/plan_text.hpp"
+#include "worker_runtime/parallel/sharding_text.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/model_choice.hpp"
 #include "worker_runtime/worker/optimizer_choice.hpp"
@@ -20,8 +21,11 @@ void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFact
     throw UsageError("plan", fmt::format("--rank is {}, expected 0 to {}", plan.rank, plan.world_size - 1));
   const auto vocabulary = config.vocab_size > 0 ? config.vocab_size : kVocabularyOfText;
   auto model = own ? own(config, vocabulary) : make_model(config.model_choice(vocabulary));
-  const auto programs = compile_all(model, parallel_config(config, plan.world_size));
+  const auto parallel = parallel_config(config, plan.world_size);
+  cut_over_tp(model, parallel.axes, plan.rank);
+  const auto programs = compile_all(model, parallel);
   const auto& program = programs[static_cast<std::size_t>(plan.rank)];
+  if (config.show_sharding) fmt::print("{}", sharding_text(model, program));
   fmt::print("{}",
              plan_text(programs, plan.rank, dry_run(model, program, batch_shape(config), optimizer_factory(config))));
   if (!check(programs).ok()) throw Error("plan", "the programs do not fit together (a bug of dtrun)");

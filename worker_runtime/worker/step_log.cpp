@@ -71,6 +71,8 @@ void StepLog::write(const StepRecord& record) {
                           {"backward", milliseconds(record.result.backward)},
                           {"comm_exposed", milliseconds(record.result.comm)},
                           {"optimizer", milliseconds(record.result.optimizer)}};
+  if (record.result.tensor_parallel > Clock::duration{})  // part of forward and backward
+    line["milliseconds"]["tensor_parallel"] = milliseconds(record.result.tensor_parallel);
   line["bytes_sent"] = record.result.bytes_sent;
   line["peak_bytes"] = to_json(record.peak_bytes);
   if (record.predicted_peak_bytes) line["predicted_peak_bytes"] = to_json(*record.predicted_peak_bytes);

@@ -11,6 +11,7 @@
 #include "rendezvous/base/whole_file.hpp"
 #include "rendezvous/contract/progress_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
+#include "worker_runtime/parallel/sharding_text.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/progress.hpp"
 #include "worker_runtime/worker/session.hpp"
@@ -29,11 +30,12 @@ SessionOptions session_options(const TrainConfig& config) {
   return options;
 }
 
-void print_plan(const Trainer& trainer, const TrainConfig& config, int world_size, bool own_model) {
+void print_plan(const Trainer& trainer, const TrainConfig& config, bool own_model) {
+  const auto& axes = trainer.program().config.axes;
   const auto& data = trainer.dataset();
-  fmt::print("{}, {} parameters; dp={}, {} sequences of {} tokens per rank and micro-batch\n",
+  fmt::print("{}, {} parameters; {}, {} sequences of {} tokens per {} and micro-batch\n",
              own_model ? "own model" : text_of(config.model_choice(trainer.vocab_size())), trainer.parameter_count(),
-             world_size, config.batch_size, config.seq_len);
+             axes.to_string(), config.batch_size, config.seq_len, axes.tp > 1 ? "data-parallel rank" : "rank");
   if (const auto weights = initial_weights(config); !weights.empty()) fmt::print("initial weights: {}\n", weights);
   fmt::print("data: {}, {} tokens, {} sequences, vocabulary {}\n",
              config.data.empty() ? "the embedded text" : fmt::format("{}", fmt::join(config.data, ", ")), data.tokens(),
@@ -119,8 +121,12 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
   StepLog step_log(make_log_directory(session.environment(), config.log_dir));
   const auto save = default_run ? (step_log.path().parent_path() / "model.safetensors").string() : config.save;
   if (session.is_first()) {
-    print_plan(trainer, config, session.environment().world_size, static_cast<bool>(own));
+    print_plan(trainer, config, static_cast<bool>(own));
     fmt::print("step log: {} (one per rank)\n", step_log.path().string());
+  }
+  if (config.show_sharding) {
+    fmt::print("{}", sharding_text(trainer.model(), trainer.program()));
+    std::fflush(stdout);
   }
   Progress progress(config.steps, config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   ProgressWriter told(session.environment().progress_file);

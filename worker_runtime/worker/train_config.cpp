@@ -36,7 +36,7 @@ const Entry kEntries[] = {
     {"seq-len", &TrainConfig::seq_len, "tokens per sequence"},
     {"init", &TrainConfig::init, "start from this safetensors file, or from DIR/model.safetensors"},
     {"data", &TrainConfig::data, "text files (one token per byte) or .bin files of 16-bit tokens (default: a small embedded text)"},
-    {"batch-size", &TrainConfig::batch_size, "sequences per rank and micro-batch"},
+    {"batch-size", &TrainConfig::batch_size, "sequences per data-parallel rank and micro-batch"},
     {"micro-batches", &TrainConfig::micro_batches, "micro-batches whose gradients are summed before the ranks sum"},
     {"steps", &TrainConfig::steps, "optimizer steps"},
     {"lr", &TrainConfig::lr, "highest learning rate; falls to a tenth along a cosine"},
@@ -45,7 +45,7 @@ const Entry kEntries[] = {
     {"clip-norm", &TrainConfig::clip_norm, "largest gradient norm; 0: no clipping"},
     {"seed", &TrainConfig::seed, "of initial values and sample order"},
     {"max-seconds", &TrainConfig::max_seconds, "stop after this time, all ranks after the same step; 0: no limit"},
-    {"parallel", &TrainConfig::parallel, "layout of the ranks: dp=N, or fsdp=N: parameters, gradients and optimizer state split (default: dp, all ranks)"},
+    {"parallel", &TrainConfig::parallel, "layout of the ranks, such as dp=2,tp=2: dp=N; fsdp=N: parameters, gradients and optimizer state split; tp=N: every layer cut, with sp between the cut layers the sequence (default: dp, all ranks)"},
     {"reshard-after-forward", &TrainConfig::reshard_after_forward, "fsdp: true, or false: parameters stay whole from forward to backward"},
     {"bucket-mb", &TrainConfig::bucket_mb, "size of gradient buckets in MiB; 0: one bucket for all"},
     {"dtype", &TrainConfig::dtype, "f32"},
@@ -56,6 +56,7 @@ const Entry kEntries[] = {
     {"save", &TrainConfig::save, "write the final parameters to this safetensors file"},
     {"report", &TrainConfig::report, "write a JSON report to this file"},
     {"log-dir", &TrainConfig::log_dir, "directory of <rank>/steps.jsonl (default: beside the launcher's logs, else a temporary directory)"},
+    {"show-sharding", &TrainConfig::show_sharding, "print for every rank its part of each parameter"},
     {"log-every", &TrainConfig::log_every, "steps between progress lines; 0: about twenty lines in all"},
 };
 // clang-format on

@@ -38,7 +38,7 @@ struct TrainConfig {
   std::int64_t seed = 0;
   double max_seconds = 0;  // 0: no limit
   // layout
-  std::string parallel;                        // dp=N or fsdp=N; empty: dp over all ranks
+  std::string parallel;                        // dp=N, fsdp=N, tp=N and their products; empty: dp over all ranks
   std::string reshard_after_forward = "true";  // fsdp: "false" keeps parameters whole until backward
   double bucket_mb = 25;                       // 0: unlimited
   std::string dtype = "f32";
@@ -50,6 +50,7 @@ struct TrainConfig {
   std::string save;    // safetensors of the final parameters
   std::string report;  // JSON
   std::string log_dir;
+  bool show_sharding = false;  // every rank says which part of which parameter it has
   std::int64_t log_every = 0;  // steps between progress lines; 0: about twenty in all
 
   // Not for users: what a directory given as `model` says, and the keys that were set.

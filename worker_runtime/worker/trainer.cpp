@@ -75,11 +75,17 @@ std::string initial_weights(const TrainConfig& config) {
 }
 
 void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own) {
-  const auto axes = parse_parallel(config.parallel, world_size);
+  const auto axes = parallel_config(config, world_size).axes;
   const auto dataset = open_dataset(config);
-  const auto parameters = make_model(config, choose_vocab_size(config, dataset), own).parameter_count();
-  require_memory(least_memory(config, parameters, dataset.size(), axes.fsdp, static_cast<bool>(own)), local_world_size,
-                 available_memory());
+  auto model = make_model(config, choose_vocab_size(config, dataset), own);
+  cut_over_tp(model, axes, axes.tp - 1);  // the rank with least
+  const auto parameters = describe(model).numel();
+  if (axes.tp > 1) {  // layers that do not fit together
+    const auto program = compile(describe(model), parallel_config(config, world_size), axes.tp - 1);
+    predict_needs(model, program, config, static_cast<bool>(own));
+  }
+  require_memory(least_memory(config, parameters, dataset.size(), axes.fsdp, static_cast<bool>(own), axes.tp),
+                 local_world_size, available_memory());
   const auto weights = initial_weights(config);
   if (weights.empty()) return;
   const std::string_view key = config.init.empty() ? "model" : "init";
@@ -128,9 +134,12 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
       optimizer_arena_(MemoryTag::optimizer, account),
       schedule_{config.lr, config.lr / 10, config.warmup_steps, config.steps} {
   schedule_.validate();
+  cut_over_tp(model_, axes_, group.rank());
   auto program = checked_program(model_, parallel_config(config, group.size()), group.rank());
   prediction_ = predict(program);
   dry_run_ = predict_needs(model_, program, config_, static_cast<bool>(own));
+  // What forward and backward send, only the model knows.
+  if (axes_.tp > 1 && dry_run_) prediction_.step_bytes["tp"] = dry_run_->step_bytes["tp"];
   executor_.emplace(model_, std::move(program), make_mesh(group_, axes_), account_);
   batch_tensors_ = make_batches(batch_shape(config_), static_cast<int>(config_.micro_batches), batch_arena_);
   optimizer_ = optimizer_factory(config_)(executor_->optimizer_pieces(), optimizer_arena_);
@@ -207,8 +216,12 @@ void Trainer::require_predicted(const StepRecord& record) const {
     return Error("train", fmt::format("rank {}, step {}: {} were {}, predicted were {} (a bug of dtrun)", group_.rank(),
                                       record.step, what, counted, predicted));
   };
-  const auto& sent = record.result.bytes_sent;
-  for (const auto& predicted : {prediction_.step_bytes, dry_run_ ? dry_run_->step_bytes : prediction_.step_bytes}) {
+  auto sent = record.result.bytes_sent, of_program = prediction_.step_bytes;
+  if (!dry_run_) {
+    sent.erase("tp");
+    of_program.erase("tp");
+  }
+  for (const auto& predicted : {of_program, dry_run_ ? dry_run_->step_bytes : of_program}) {
     if (sent != predicted) throw differs("sent bytes", traffic_text(sent), traffic_text(predicted));
   }
   // What a group allocates for the step must be in this account.

@@ -64,6 +64,7 @@ class Trainer {
   std::int64_t parameter_count() const { return model_.parameter_count(); }
   const TokenDataset& dataset() const noexcept { return dataset_; }
   std::int64_t vocab_size() const noexcept { return vocab_size_; }
+  const Model& model() const noexcept { return model_; }
   const Program& program() const noexcept { return executor_->program(); }
   const Prediction& prediction() const noexcept { return prediction_; }
   // What a step of this rank needs, found before anything was allocated. Nothing for a model of one's own with nodes

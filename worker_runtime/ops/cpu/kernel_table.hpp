@@ -96,6 +96,9 @@ struct KernelTable {
   // Columns [0, cols) of rows of length d; overwrites.
   void (*rmsnorm_backward_weight)(const float* dy, const float* x, const float* rstd, std::int64_t rows, std::int64_t d,
                                   std::int64_t cols, float* dgamma);
+  // The largest, -inf of none; the sum of exp(x - top), with `keep` in place of the elements.
+  float (*row_max)(const float* x, std::int64_t n);
+  double (*exp_sum)(float* x, std::int64_t n, float top, bool keep);
   // Returns the loss of the row; when factor is not null the row becomes (softmax - onehot) * factor.
   double (*cross_entropy_row)(float* logits, std::int64_t classes, std::int64_t target, const float* factor);
   void (*column_sums)(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums);

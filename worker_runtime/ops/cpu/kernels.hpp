@@ -26,6 +26,8 @@ void rmsnorm_backward_input(const float* dy, const float* x, const float* gamma,
                             std::int64_t d, float* dx, bool add);
 void rmsnorm_backward_weight(const float* dy, const float* x, const float* rstd, std::int64_t rows, std::int64_t d,
                              std::int64_t cols, float* dgamma);
+float row_max(const float* x, std::int64_t n);
+double exp_sum(float* x, std::int64_t n, float top, bool keep);
 double cross_entropy_row(float* logits, std::int64_t classes, std::int64_t target, const float* factor);
 void column_sums(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums);
 

@@ -120,34 +120,43 @@ void column_sums(const float* x, std::int64_t rows, std::int64_t d, std::int64_t
   }
 }
 
-double cross_entropy_row(float* logits, std::int64_t classes, std::int64_t target, const float* factor) {
+float row_max(const float* x, std::int64_t n) {
   const float minus_infinity = -__builtin_inff();
   VecF peak = broadcast(minus_infinity);
   for_vectors(
-      classes, [&](std::int64_t i) { peak = max(peak, load(logits + i)); },
-      [&](std::int64_t i, std::int64_t c) { peak = max(peak, load_some(logits + i, c, minus_infinity)); });
-  const float top = largest(peak);
-  const float target_logit = logits[target];
-  double denominator = 0;
+      n, [&](std::int64_t i) { peak = max(peak, load(x + i)); },
+      [&](std::int64_t i, std::int64_t c) { peak = max(peak, load_some(x + i, c, minus_infinity)); });
+  return largest(peak);
+}
+
+double exp_sum(float* x, std::int64_t n, float top, bool keep) {
+  double result = 0;
   constexpr std::int64_t kBlock = 1024;  // partial sums in f32, their sum in double
-  for (std::int64_t begin = 0; begin < classes; begin += kBlock) {
-    const std::int64_t length = classes - begin < kBlock ? classes - begin : kBlock;
-    float* block = logits + begin;
+  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
+    const std::int64_t length = n - begin < kBlock ? n - begin : kBlock;
+    float* block = x + begin;
     VecF total{};
     for_vectors(
         length,
         [&](std::int64_t i) {
           const VecF e = exp(load(block + i) - top);
           total += e;
-          if (factor != nullptr) store(block + i, e);
+          if (keep) store(block + i, e);
         },
         [&](std::int64_t i, std::int64_t c) {
-          const VecF e = exp(load_some(block + i, c, minus_infinity) - top);
+          const VecF e = exp(load_some(block + i, c, -__builtin_inff()) - top);
           total += e;
-          if (factor != nullptr) store_some(block + i, e, c);
+          if (keep) store_some(block + i, e, c);
         });
-    denominator += static_cast<double>(sum(total));
+    result += static_cast<double>(sum(total));
   }
+  return result;
+}
+
+double cross_entropy_row(float* logits, std::int64_t classes, std::int64_t target, const float* factor) {
+  const float top = row_max(logits, classes);
+  const float target_logit = logits[target];
+  const double denominator = exp_sum(logits, classes, top, factor != nullptr);
   if (factor != nullptr) {
     scale(logits, static_cast<float>(static_cast<double>(*factor) / denominator), classes);
     logits[target] -= *factor;

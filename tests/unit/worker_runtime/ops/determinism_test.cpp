@@ -136,10 +136,13 @@ TEST_CASE("random values depend on seed, stream and global index alone, so shard
     for (std::int64_t c = 0; c < 13; ++c)
       CHECK(columns.data<float>()[r * 13 + c] == whole.data<float>()[r * 41 + 5 + c]);
   }
+  const Tensor middle = empty({20});  // columns 3 to 12 of a row, and the beginning of the next one
+  ops::fill_normal(middle, 0.02F, stream, {.first = 5, .row_length = 13, .row_stride = 41, .skip = 2 * 13 + 3});
+  CHECK(std::ranges::equal(middle.span<float>(), columns.span<float>().subspan(2 * 13 + 3, 20)));
   const Tensor other = empty({30, 41});
   ops::fill_normal(other, 0.02F, ops::RandomStream::of(1234, "h.0.attn.c_attn.bias"));
   CHECK(!same_bits(other, whole));
-  CHECK_THROWS_AS(ops::fill_normal(columns, 1.0F, stream, {.first = 0, .row_length = 7, .row_stride = 9}), ShapeError);
+  CHECK_THROWS_AS(ops::fill_normal(columns, 1.0F, stream, {.first = -1, .row_length = 7, .row_stride = 9}), ShapeError);
 }
 
 TEST_CASE("normal values have the right moments and are pinned to the bit") {

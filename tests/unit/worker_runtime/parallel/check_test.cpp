@@ -165,6 +165,35 @@ TEST_CASE("what check accepts after several random mutations computes the same g
   CHECK(accepted > 0);
 }
 
+TEST_CASE("the sum of partial gradients over tp comes once, behind the other sums and before CLIP") {
+  ParallelConfig config{{.dp = 2, .tp = 2}, 1, 64, 64};
+  config.sequence_parallel = true;
+  const auto programs = compile_all(tiny_model(), config);
+  for (const auto& problem : check(programs).problems) WARN(problem);
+  REQUIRE(check(programs).ok());
+  const auto& right = programs.back().step;
+  const auto place = std::ranges::find(right, ActionKind::reduce_partial, &Action::kind) - right.begin();
+  REQUIRE(right[static_cast<std::size_t>(place) + 1].kind == ActionKind::clip);
+  for (std::ptrdiff_t to = 0; to < static_cast<std::ptrdiff_t>(right.size()); ++to) {
+    if (to == place) continue;
+    auto moved = programs;
+    auto& step = moved.back().step;
+    const auto action = step[static_cast<std::size_t>(place)];
+    step.erase(step.begin() + place);
+    step.insert(step.begin() + to, action);
+    CHECK_FALSE(check(moved).ok());
+  }
+  auto dropped = programs;
+  for (auto& program : dropped) program.step.erase(program.step.begin() + place);
+  CHECK_FALSE(check(dropped).ok());
+  // Ranks of one group of tp that would sum different numbers of elements.
+  auto other = tiny_model();
+  other.parameters[1].is_cut = true;
+  dropped = programs;
+  dropped[1] = compile(other, config, 1);
+  CHECK_FALSE(check(dropped).ok());
+}
+
 TEST_CASE("ranks that differ are told apart by rank and action") {
   auto programs = compile_all(tiny_model(), {{.dp = 4}, 1, 64, 64});
   auto& step = programs[3].step;

@@ -176,6 +176,10 @@ TEST_CASE("the layout must use every rank") {
   CHECK(parse_parallel("dp=1,fsdp=4", 4).dp == 1);
   CHECK(parse_parallel("fsdp=2,dp=2", 4) == MeshAxes{.dp = 2, .fsdp = 2});
   CHECK(parse_parallel("pp=2,tp=2", 4) == MeshAxes{.pp = 2, .tp = 2});
+  CHECK(parse_parallel("dp=2,tp=2,sp", 4) == MeshAxes{.dp = 2, .tp = 2});
+  CHECK_THROWS_WITH(parse_parallel("tp=4,sp,sp", 4), Contains("expected axis=N"));
+  CHECK_THROWS_WITH(parse_parallel("dp=4,sp", 4), Contains("sp (sequence parallelism) cuts the sequence over the ranks "
+                                                           "of tp, expected tp=2 or more"));
   CHECK_THROWS_WITH(parse_parallel("fsdp=2,fsdp=2", 4), Contains("fsdp is given twice"));
   CHECK(parse_parallel("dp=4,tp=1", 4).dp == 4);
   CHECK_THROWS_WITH(parse_parallel("dp=2", 4), Contains("needs 2 ranks, this job has 4"));
@@ -185,6 +189,15 @@ TEST_CASE("the layout must use every rank") {
   CHECK_THROWS_WITH(parse_parallel("dp", 4), Contains("expected axis=N"));
   CHECK_THROWS_WITH(parse_parallel("dp=0", 4), Contains("expected axis=N"));
   CHECK_THROWS_WITH(parse_parallel("dp=2,dp=2", 4), Contains("twice"));
+}
+
+TEST_CASE("sequence parallelism takes sequences that its ranks can share") {
+  auto config = parse({"train", "--parallel", "tp=4,sp", "--seq-len", "128"}).train;
+  CHECK(parallel_config(config, 4).sequence_parallel);
+  config.seq_len = 126;
+  CHECK_THROWS_WITH(parallel_config(config, 4), Contains("--seq-len is 126, expected a multiple of tp=4"));
+  config.parallel = "tp=4";
+  CHECK_FALSE(parallel_config(config, 4).sequence_parallel);
 }
 
 TEST_CASE("sizes take suffixes") {

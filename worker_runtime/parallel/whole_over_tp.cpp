@@ -1,0 +1,40 @@
+#include "worker_runtime/parallel/whole_over_tp.hpp"
+
+#include <algorithm>
+
+namespace dtrun::runtime {
+
+WholeOverTp::WholeOverTp(std::span<Parameter* const> parameters, ProcessGroup& group, Arena& arena) {
+  std::int64_t largest = 0;
+  for (const Parameter* parameter : parameters) {
+    if (parameter->cut().is_cut()) largest = std::max(largest, parameter->local_shape(0).numel());
+  }
+  if (largest == 0) return;
+  const Tensor own = group.allocate(Shape{largest}, DType::f32);
+  const Tensor all = group.allocate(Shape{largest * group.size()}, DType::f32);
+  for (Parameter* parameter : parameters) {
+    if (!parameter->cut().is_cut()) continue;
+    const auto part = parameter->local_shape(0).numel();  // the largest: gathered are equal parts
+    own.zero();
+    own.narrow(0, parameter->local_numel()).view(parameter->local_shape()).copy_from(parameter->value());
+    group.all_gather(all.narrow(0, part * group.size()), own.narrow(0, part));
+    const Tensor whole = Tensor::empty(parameter->shape(), DType::f32, arena);
+    for (int rank = 0; rank < group.size(); ++rank)
+      parameter->cut().copy_in(parameter->shape(), rank, all.data<float>() + rank * part, whole.data<float>());
+    held_.push_back({parameter, parameter->value()});
+    parameter->bind_value(whole);
+  }
+}
+
+WholeOverTp::~WholeOverTp() {
+  for (auto& [parameter, part] : held_) parameter->bind_value(part);
+}
+
+void WholeOverTp::take_back() const {
+  for (const auto& [parameter, part] : held_) {
+    parameter->cut().copy_out(parameter->shape(), parameter->cut_rank(), parameter->value().data<float>(),
+                              part.data<float>());
+  }
+}
+
+}  // namespace dtrun::runtime
