@@ -1,9 +1,12 @@
 #include "worker_runtime/parallel/dry_run.hpp"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/comm/counting_group.hpp"
+#include "worker_runtime/nn/tensor_parallel.hpp"
 #include "worker_runtime/parallel/executor.hpp"
 
 namespace dtrun::runtime {
@@ -15,7 +18,8 @@ constexpr int kSteps = 2;  // the second one starts with what the first one left
 class AbstractValues {
  public:
   explicit AbstractValues(Model& model) : parameters_(model.parameters()) {
-    for (Parameter* parameter : parameters_) parameter->bind_value(Tensor::abstract(parameter->shape(), DType::f32));
+    for (Parameter* parameter : parameters_)
+      parameter->bind_value(Tensor::abstract(parameter->local_shape(), DType::f32));
   }
   AbstractValues(const AbstractValues&) = delete;
   AbstractValues& operator=(const AbstractValues&) = delete;
@@ -76,6 +80,16 @@ std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch) {
   Arena activation(MemoryTag::activation, account), work(MemoryTag::work, account);
   RunContext context{activation, work};
   const AbstractValues values(model);
+  const auto cut = std::ranges::find_if(model.parameters(), [](const Parameter* p) { return p->cut().is_cut(); });
+  std::unique_ptr<ProcessGroup> ranks;
+  std::optional<TensorParallel> tensor_parallel;
+  if (cut != model.parameters().end()) {
+    GroupOptions options;
+    options.account = &account;
+    ranks = create_counting_group((*cut)->cut_rank(), (*cut)->cut().parts, options);
+    tensor_parallel.emplace(*ranks, false);
+    context.tensor_parallel = &*tensor_parallel;
+  }
   const auto batches = make_batches(batch, 1, work);
   std::vector<Tape> tapes;  // alive to the end: they keep what backward would need
   std::vector<UnitCost> costs;

@@ -38,7 +38,7 @@ struct DryRun {
 // are any (Tensor::is_abstract).
 DryRun dry_run(Model& model, const Program& program, const BatchShape& batch, const OptimizerFactory& optimizer);
 
-// What forward of one unit costs, for one micro-batch and whole parameters. By unit.
+// What forward of one unit costs, for one micro-batch and parameters that are whole, or cut by parallelize(). By unit.
 struct UnitCost {
   double forward_flops = 0;
   std::uint64_t saved_bytes = 0;  // of activations that live until backward, its result among them

@@ -8,8 +8,9 @@ namespace dtrun::runtime {
 namespace {
 
 std::string mode_of(const ParallelConfig& config) {
-  if (!config.splits_parameters()) return config.axes.to_string();
-  return fmt::format("{}, parameters {}", config.axes.to_string(),
+  const auto axes = config.axes.to_string() + (config.sequence_parallel ? ",sp" : "");
+  if (!config.splits_parameters()) return axes;
+  return fmt::format("{}, parameters {}", axes,
                      config.reshard_after_forward ? "resharded after forward" : "whole from forward to backward");
 }
 
@@ -37,7 +38,8 @@ void add_split(const Program& program, std::string& text) {
   text += fmt::format("parameters of rank {}\n", program.rank);
   for (const auto& group : program.shards) {
     for (const auto& slot : group.slots) {
-      const auto first = program.rank * slot.chunk_rows, rows = slot.rows_of(program.rank);
+      const int part = program.config.axes.data_rank(program.rank);
+      const auto first = part * slot.chunk_rows, rows = slot.rows_of(part);
       const auto& name = program.model.parameters[static_cast<std::size_t>(slot.parameter)].name;
       text += rows == 0 ? fmt::format("  {:40}none of {} rows\n", name, slot.rows)
                         : fmt::format("  {:40}rows {} to {} of {}\n", name, first, first + rows - 1, slot.rows);
@@ -49,9 +51,10 @@ void add_split(const Program& program, std::string& text) {
 
 std::string plan_text(std::span<const Program> programs, int rank, const DryRun& needs) {
   const auto& program = programs[static_cast<std::size_t>(rank)];
-  auto text = fmt::format("{} parameters in {} units, {}, {} micro-batch{}\n", program.model.numel(),
-                          program.model.units.size(), mode_of(program.config), program.config.micro_batches,
-                          program.config.micro_batches == 1 ? "" : "es");
+  auto text =
+      fmt::format("{} parameters{} in {} units, {}, {} micro-batch{}\n", program.model.numel(),
+                  program.config.axes.tp > 1 ? " (of this rank's part over tp)" : "", program.model.units.size(),
+                  mode_of(program.config), program.config.micro_batches, program.config.micro_batches == 1 ? "" : "es");
   add_memory(needs, text);
   add_sent(needs, text);
   if (program.config.splits_parameters()) add_split(program, text);

@@ -6,6 +6,7 @@
 #include "tests/catch.hpp"
 #include "worker_runtime/nn/gpt2.hpp"
 #include "worker_runtime/nn/llama.hpp"
+#include "worker_runtime/nn/parallelize.hpp"
 #include "worker_runtime/optim/adamw.hpp"
 
 using namespace dtrun::runtime;
@@ -37,6 +38,16 @@ double resident_megabytes() {
 }
 
 }  // namespace
+
+TEST_CASE("of a unit that is cut each rank computes its part, and the norms") {
+  Model model = make_gpt2(gpt(2, 64, 4, 101));
+  parallelize(model, model.tensor_plan, 2, 1);
+  const auto costs = unit_costs(model, {3, 16});
+  const double rows = 3 * 16, d = 64;
+  CHECK(costs[1].forward_flops == rows * 12 * d * d + rows * d * 17 + 2 * rows * d * 8);
+  CHECK(costs[3].forward_flops == 2 * rows * d * 50 + rows * d * 8);  // 51 and 50 tokens
+  for (const Parameter* parameter : model.parameters()) CHECK_FALSE(parameter->has_value());
+}
 
 TEST_CASE("what a unit costs is what its operations say") {
   Model model = make_gpt2(gpt(2, 64, 4, 100));
