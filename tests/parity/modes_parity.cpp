@@ -41,6 +41,11 @@ const std::vector<Row>& rows() {
       {"fsdp 2", 2, {{"parallel", "fsdp=2"}}},
       {"fsdp 4", 4, {{"parallel", "fsdp=4"}}},
       {"fsdp kept 2", 2, {{"parallel", "fsdp=2"}, {"reshard-after-forward", "false"}}},
+      {"tp 2", 2, {{"parallel", "tp=2"}}},
+      {"tp 4", 4, {{"parallel", "tp=4"}}},
+      {"tp sp 2", 2, {{"parallel", "tp=2,sp"}}},
+      {"tp sp 4", 4, {{"parallel", "tp=4,sp"}}},
+      {"fsdp x tp 2x2", 4, {{"parallel", "fsdp=2,tp=2"}}},
   };
   return all;
 }
@@ -67,7 +72,9 @@ class Run {
       : world_(world), expected_(expected), row_(row), model_(expected.make_model()) {
     TrainConfig settings;
     for (const auto& [key, value] : row.settings) set_field(settings, key, {value}, "modes_parity");
+    settings.seq_len = expected.tensors().entry("tokens").shape.dim(2);
     config_ = parallel_config(settings, world.size());
+    cut_over_tp(model_, config_.axes, world.rank());
     mesh_ = make_mesh(world, config_.axes);
   }
 
