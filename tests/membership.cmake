@@ -32,6 +32,7 @@ dtrun_test(test_membership unit
   DEPS rendezvous/coordinator)
 dtrun_test(test_membership_network integration
   SOURCES integration/membership/membership_test.cpp integration/membership/entrance_test.cpp integration/membership/link_test.cpp
+          integration/membership/host_gone_test.cpp
   DEPS rendezvous/coordinator rendezvous/server LINK Boost::headers)
 
 # PyTorch's agents at our coordinator, and the other way round.

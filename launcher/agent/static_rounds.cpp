@@ -30,7 +30,7 @@ StaticRounds::StaticRounds(boost::asio::io_context& io, const rendezvous::Static
 
 void StaticRounds::again(int restarts) {
   round_.number = round_.restarts = restarts;
-  listener_.start(round_);
+  member_.again();
 }
 
 rendezvous::StaticJob static_job(const LaunchConfig& config, const JobPlan& plan) {

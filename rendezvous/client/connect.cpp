@@ -133,8 +133,8 @@ void Connection::connect_until(Deadline deadline, const ConnectWatch& watch) {
       if (attempt.error == 0 && connected_to_itself(attempt.socket.value())) attempt.error = ECONNREFUSED;
       if (attempt.error == 0) {
         why = try_hello(attempt.socket.release(), at_most(kHelloTime, deadline));
-        broken_ = !why.empty();
-        if (!broken_) return;
+        broken_ = why;
+        if (!broken()) return;
         again = true;
         continue;
       }
@@ -150,7 +150,7 @@ void Connection::connect_until(Deadline deadline, const ConnectWatch& watch) {
     if (::poll(&interrupted, 1, Deadline::after(pause).poll_milliseconds()) > 0) fail("interrupted by the caller");
   }
   const auto seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  broken_ = true;
+  note_broken(why);
   const auto text =
       fmt::format("cannot reach the store at {} (tried for {:.1f} s): {}", server_.to_string(), seconds, why);
   if (in_time) throw RendezvousError("store", text);

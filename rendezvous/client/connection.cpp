@@ -29,8 +29,12 @@ Connection::Connection(Endpoint server, Deadline deadline, const ConnectWatch& w
   connect_until(deadline, watch);
 }
 
+void Connection::note_broken(std::string_view why) {
+  if (broken_.empty()) broken_ = why;
+}
+
 void Connection::fail(std::string_view why) {
-  broken_ = true;
+  note_broken(why);
   throw RendezvousError("store", fmt::format("connection to the store at {} failed: {}", server_.to_string(), why));
 }
 
@@ -48,7 +52,7 @@ void Connection::wait_for(short events, Deadline deadline, std::string_view doin
     if (ready > 0 && both[1].revents) fail("interrupted by the caller");
     if (ready > 0) return;
     if (deadline.passed()) {
-      broken_ = true;
+      note_broken(fmt::format("timed out {} it", doing));
       throw TimeoutError("store", fmt::format("timed out {} the store at {}", doing, server_.to_string()));
     }
   }

@@ -39,7 +39,8 @@ class Connection {
   bool readable(Deadline deadline);
 
   const Endpoint& server() const { return server_; }
-  bool broken() const { return broken_; }
+  bool broken() const { return !broken_.empty(); }
+  const std::string& why_broken() const { return broken_; }
   void interrupt() noexcept;
   std::string local_address() const;
 
@@ -49,6 +50,7 @@ class Connection {
   void wait_for(short events, Deadline deadline, std::string_view doing);
   std::size_t fill(Deadline deadline);
   [[noreturn]] void fail(std::string_view why);
+  void note_broken(std::string_view why);
 
   Endpoint server_;
   UniqueFd socket_;
@@ -56,7 +58,7 @@ class Connection {
   UniqueFd interrupt_;
   std::string input_;
   std::size_t input_at_ = 0;
-  bool broken_ = false;
+  std::string broken_;  // the first failure
 };
 
 }  // namespace dtrun::rendezvous

@@ -43,8 +43,9 @@ class TcpStore::Session {
                                                 session.connection.server().to_string()));
       }
       if (session.connection.broken()) {
-        throw RendezvousError("store", fmt::format("the connection to the store at {} broke earlier",
-                                                   session.connection.server().to_string()));
+        throw RendezvousError("store",
+                              fmt::format("the connection to the store at {} broke earlier: {}",
+                                          session.connection.server().to_string(), session.connection.why_broken()));
       }
       session.busy_ = true;
     }
@@ -120,10 +121,7 @@ class TcpStore::Session {
 TcpStore::TcpStore(TcpStoreOptions options, const ConnectWatch& watch)
     : session_(std::make_unique<Session>(options, watch)) {
   set_timeout(options.timeout);
-  if (!options.world_size) return;
-  const auto deadline = Deadline::after(timeout());
-  const Session::Turn turn(*session_, deadline);
-  session_->count_in(1, deadline);
+  if (options.world_size) count_in();
 }
 
 TcpStore::~TcpStore() = default;
@@ -244,6 +242,12 @@ std::int64_t TcpStore::queue_length(std::string_view key) {
   const Session::Turn turn(*session_, deadline);
   session_->send(deadline, [&](RequestWriter& writer) { writer.key(Opcode::queue_length, wire_key(key)); });
   return session_->connection.receive_integer<std::int64_t>(deadline);
+}
+
+void TcpStore::count_in() {
+  const auto deadline = Deadline::after(timeout());
+  const Session::Turn turn(*session_, deadline);
+  session_->count_in(1, deadline);
 }
 
 std::int64_t TcpStore::workers_here() {

@@ -53,6 +53,8 @@ class TcpStore : public Store {
 
   // The element in front of the queue, or nothing, without waiting.
   std::optional<std::string> queue_try_pop(std::string_view key);
+  // What `world_size` does, for a caller that tells a server that was not found from one that went away.
+  void count_in();
   // How many clients have counted themselves in.
   std::int64_t workers_here();
   // A second connection to the same server.

@@ -29,8 +29,7 @@ constexpr auto kFailedLingerTime = 2s;
 // What the event loop's thread and the helper share.
 struct StaticMember::Line {
   Line(boost::asio::io_context& io, const StaticJob& job, const StaticOrders& orders, const std::shared_ptr<int>& alive)
-      : session(job,
-                [this](const std::string& text) { post([text](const StaticOrders& told) { told.waiting(text); }); }),
+      : session(job, [this](const std::string& text) { post([text](const StaticOrders& told) { told.note(text); }); }),
         orders_(orders),
         alive_(alive),
         io_(&io) {}
@@ -50,10 +49,6 @@ struct StaticMember::Line {
     jobs_.push_back(std::move(job));
     changed_.notify_all();
   }
-  bool idle() {
-    const std::lock_guard lock(mutex_);
-    return jobs_.empty() && !busy_;
-  }
 
   void work() {
     std::unique_lock lock(mutex_);
@@ -62,11 +57,9 @@ struct StaticMember::Line {
       if (jobs_.empty()) break;
       const auto job = std::move(jobs_.front());
       jobs_.pop_front();
-      busy_ = true;
       lock.unlock();
       job(session);
       lock.lock();
-      busy_ = false;
     }
     lock.unlock();
     session.close();
@@ -108,7 +101,7 @@ struct StaticMember::Line {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void(StaticSession&)>> jobs_;  // at most a few: one for each call of the member
-  bool busy_ = false, stopped_ = false, finished_ = false;
+  bool stopped_ = false, finished_ = false;
 };
 
 StaticMember::StaticMember(boost::asio::io_context& io, StaticJob job, StaticOrders orders)
@@ -126,16 +119,12 @@ void StaticMember::join() {
   if (job_.node == 0) open_store();
   line_ = std::make_shared<Line>(io_, job_, orders_, alive_);
   line_->order([this, line = line_.get(), store = store_at_, remark = remark_](StaticSession& session) {
-    try {
-      const auto place = session.join(store, remark);
-      line->post([this, place](const StaticOrders& orders) {
-        placed_ = true;
-        beat_later();
-        orders.placed(place);
-      });
-    } catch (const Error& error) {
-      line->post([why = std::string(error.what())](const StaticOrders& orders) { orders.failed({75, why}); });
-    }
+    line->post([this, outcome = session.join(store, remark)](const StaticOrders& orders) {
+      if (const auto* failure = std::get_if<StaticFailure>(&outcome)) return orders.failed(*failure);
+      place_ = std::get<StaticPlace>(outcome);
+      beat_later();
+      orders.placed(*place_);
+    });
   });
   // Signals are the event loop's.
   sigset_t all, before;
@@ -169,21 +158,28 @@ void StaticMember::open_store() {
   store_at_ = {own, server_->port()};
 }
 
-// The others learn from it that this node lives while its workers run.
+void StaticMember::again() {
+  line_->order([this, line = line_.get()](StaticSession& session) {
+    line->post([this, gone = session.beat()](const StaticOrders& orders) {
+      gone ? orders.failed(*gone) : orders.placed(*place_);
+    });
+  });
+}
+
+// The others learn from it that this node lives while its workers run, and it learns whether node 0 does: its workers
+// may not need node 0 and go on, but the job will not end well.
 void StaticMember::beat_later() {
   if (job_.node == 0) return;
   timer_.expires_after(job_.beat_every);
   timer_.async_wait([this, alive = std::weak_ptr<int>(alive_)](const boost::system::error_code& error) {
     if (error || alive.expired() || in_barrier_) return;
-    if (line_->idle()) {
-      line_->order([](StaticSession& session) {
-        try {
-          session.beat();
-        } catch (const RendezvousError&) {  // the barrier will say it
-        }
+    line_->order([this, line = line_.get()](StaticSession& session) {
+      line->post([this, gone = session.beat()](const StaticOrders& orders) {
+        if (in_barrier_) return;
+        if (!gone) return beat_later();
+        orders.note(gone->why + "; the workers here go on, this node ends with exit code 75");
       });
-    }
-    beat_later();
+    });
   });
 }
 
@@ -216,7 +212,7 @@ void StaticMember::leave(int exit_code) {
   timer_.cancel();
   if (line_) {
     std::function<void(StaticSession&)> tell;
-    if (exit_code > 0 && placed_ && job_.node != 0) {
+    if (exit_code > 0 && place_ && job_.node != 0) {
       tell = [node = job_.node, exit_code](StaticSession& session) { session.tell_failure(node, exit_code); };
     }
     line_->stop(std::move(tell));

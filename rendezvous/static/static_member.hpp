@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rendezvous/static/static_session.hpp"
@@ -18,9 +19,9 @@ class StoreServer;
 // Called on the io_context's thread, never from inside a call of StaticMember.
 struct StaticOrders {
   std::function<void(const StaticPlace&)> placed;
-  std::function<void(const std::string& line)> waiting;
-  std::function<void(const StaticFailure&)> failed;  // the last call: no join, or a job that did not end well
-  std::function<void()> over;                        // the last call: every node's workers ended well
+  std::function<void(const std::string& line)> note;  // for the user
+  std::function<void(const StaticFailure&)> failed;   // the last call: no join, or a job that did not end well
+  std::function<void()> over;                         // the last call: every node's workers ended well
 };
 
 // Owner: the agent; one thread, the one that runs the io_context. The store is closed by leave() or the destructor. The
@@ -35,6 +36,8 @@ class StaticMember {
 
   // Then placed() or failed(). Opens the store first when this is node 0: throws SystemError (port taken).
   void join();
+  // This node's workers are to start again. Then placed(), with the same ranks, or failed() once node 0 is gone.
+  void again();
   // All workers of this node ended well. Then over() or failed(); node 0 comes last, when nobody uses its store.
   void succeeded();
   // No call comes after this, and it does not block. `exit_code` above 0: the others are told, if ranks were assigned.
@@ -54,7 +57,8 @@ class StaticMember {
   std::unique_ptr<StoreServer> server_;
   Endpoint store_at_;
   std::string remark_;
-  bool placed_ = false, in_barrier_ = false;
+  std::optional<StaticPlace> place_;
+  bool in_barrier_ = false;
   boost::asio::steady_timer timer_;
   std::shared_ptr<int> alive_ = std::make_shared<int>(0);  // until leave()
   std::shared_ptr<Line> line_;                             // shared with the helper thread, which may outlive us

@@ -25,16 +25,36 @@ constexpr auto kAnswerTime = 60s;  // of a call that needs nobody else
 constexpr auto kSlice = 500ms;     // how late other news than the awaited may be
 constexpr auto kTellTime = 500ms;
 constexpr int kInfrastructure = 75;
+constexpr auto kTheEnd = "every node had ended well";
 
 long long seconds(Clock::duration time) { return std::chrono::duration_cast<std::chrono::seconds>(time).count(); }
 
 }  // namespace
 
-StaticPlace StaticSession::join(const Endpoint& store, std::string_view remark) {
+std::variant<StaticPlace, StaticFailure> StaticSession::join(const Endpoint& store, std::string_view remark) {
   begin_ = shown_ = Clock::now();
-  connect(store);
+  try {
+    connect(store);
+    return meet(remark);
+  } catch (const Error& error) {
+    // What is not the store's was said about another node, or is the end of the join budget.
+    if (job_.node == 0 || error.area() != "store") return StaticFailure{kInfrastructure, error.what()};
+    if (store_) return node_0_gone("this node had its ranks", error);
+    return StaticFailure{kInfrastructure, fmt::format("node 0, at {}, could not be reached: {}",
+                                                      job_.endpoint.to_string(), error.what())};
+  }
+}
+
+StaticFailure StaticSession::node_0_gone(std::string_view before, const std::exception& error) {
+  gone_ = {kInfrastructure,
+           fmt::format("node 0, at {}, was gone before {}: {}", job_.endpoint.to_string(), before, error.what())};
+  return *gone_;
+}
+
+StaticPlace StaticSession::meet(std::string_view remark) {
+  store_->count_in();
   if (job_.node == 0) await_count(remark);
-  beat();
+  count_beat();
   if (job_.identical) {
     const std::vector<RoleInfo> all(static_cast<std::size_t>(job_.nodes), {"", job_.self.slots});
     return assign_places(all)[static_cast<std::size_t>(job_.node)];
@@ -43,11 +63,12 @@ StaticPlace StaticSession::join(const Endpoint& store, std::string_view remark) 
   if (job_.node == 0) {
     std::vector<std::string> keys;
     for (int node = 0; node < job_.nodes; ++node) keys.push_back(numbered(kRoles, node));
-    await_keys(keys, [&] {
+    const auto missing = [&] {
       int node = 0;
       while (node < job_.nodes && store_->check({&keys[static_cast<std::size_t>(node)], 1})) ++node;
       return fmt::format("no node with --node-rank={} is here", node);
-    });
+    };
+    await_keys(keys, missing, missing);
     const auto texts = store_->multi_get(keys, kAnswerTime);
     std::vector<RoleInfo> roles;
     for (int node = 0; node < job_.nodes; ++node)
@@ -57,7 +78,14 @@ StaticPlace StaticSession::join(const Endpoint& store, std::string_view remark) 
     store_->multi_set(ranks);
   }
   const auto own = numbered(kRanks, job_.node);
-  await_keys({own}, [&] { return here(); });
+  const auto count = [&] { return std::min<std::int64_t>(store_->workers_here(), job_.nodes); };
+  await_keys(
+      {own}, [&] { return fmt::format("{} of {} are here", count(), job_.nodes); },
+      [&] {
+        const auto here = count();
+        return here < job_.nodes ? fmt::format("only {} of {} nodes came", here, job_.nodes)
+                                 : std::string("node 0 gave this node no ranks");
+      });
   return read_place(job_.node, job_.nodes, store_->get(own, kAnswerTime));
 }
 
@@ -67,7 +95,6 @@ void StaticSession::connect(const Endpoint& store) {
   options.host = store.host;
   options.port = store.port;
   options.timeout = job_.join_timeout;
-  options.world_size = job_.nodes;
   std::string problem;
   try {
     auto made = std::make_unique<TcpStore>(options, [&](const std::string& why) {
@@ -96,26 +123,34 @@ void StaticSession::await_count(std::string_view remark) {
   }
 }
 
-void StaticSession::await_keys(const std::vector<std::string>& keys, const std::function<std::string()>& missing) {
+void StaticSession::await_keys(const std::vector<std::string>& keys, const std::function<std::string()>& missing,
+                               const std::function<std::string()>& at_the_end) {
   for (;;) {
     const auto left = begin_ + job_.join_timeout - Clock::now();
     const auto slice = std::clamp<Clock::duration>(left, 1ms, job_.status_every);
     try {
       return store_->wait(keys, std::chrono::ceil<std::chrono::milliseconds>(slice));
     } catch (const TimeoutError&) {
-      if (left <= slice) too_late(missing());
+      if (left <= slice) too_late(at_the_end());
       show(missing(), true);
     }
   }
 }
 
-std::string StaticSession::here() const {
-  return fmt::format("{} of {} are here", std::min<std::int64_t>(store_->workers_here(), job_.nodes), job_.nodes);
+void StaticSession::count_beat() { store_->add(numbered(kBeat, job_.node), 1); }
+
+std::optional<StaticFailure> StaticSession::beat() {
+  if (gone_) return gone_;
+  try {
+    count_beat();
+    return std::nullopt;
+  } catch (const RendezvousError& error) {
+    return node_0_gone(kTheEnd, error);
+  }
 }
 
-void StaticSession::beat() { store_->add(numbered(kBeat, job_.node), 1); }
-
 std::optional<StaticFailure> StaticSession::barrier() {
+  if (gone_) return gone_;
   bool passed = false;
   try {
     const std::vector<std::string> last = {key(kLastMember)};
@@ -134,15 +169,14 @@ std::optional<StaticFailure> StaticSession::barrier() {
         if (auto failure = told_failure()) return failure;
         if (auto failure = silent_peer()) return failure;
         if (job_.node != 0 && Clock::now() - beaten >= job_.beat_every) {
-          beat();
+          count_beat();
           beaten = Clock::now();
         }
       }
     }
   } catch (const RendezvousError& error) {
     if (passed) return std::nullopt;  // then every node had ended well
-    return StaticFailure{kInfrastructure, fmt::format("node 0, at {}, was gone before every node had ended well: {}",
-                                                      job_.endpoint.to_string(), error.what())};
+    return node_0_gone(kTheEnd, error);
   }
 }
 
@@ -189,6 +223,7 @@ std::optional<StaticFailure> StaticSession::silent_peer() {
 }
 
 void StaticSession::tell_failure(int node, int exit_code) noexcept {
+  if (gone_) return;
   try {
     TcpStoreOptions options;
     options.host = store_at_.host;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "rendezvous/base/clock.hpp"
@@ -48,27 +49,31 @@ class StaticSession {
   using Status = std::function<void(const std::string& line)>;
   StaticSession(StaticJob job, Status status) : job_(std::move(job)), status_(std::move(status)) {}
 
-  // Until all nodes are here and ranks are assigned. `store`: where this node finds the endpoint's store. Throws
-  // TimeoutError, RendezvousError.
-  StaticPlace join(const Endpoint& store, std::string_view remark);
-  // This node lives.
-  void beat();
+  // Until all nodes are here and ranks are assigned. `store`: where this node finds the endpoint's store.
+  std::variant<StaticPlace, StaticFailure> join(const Endpoint& store, std::string_view remark);
+  // This node lives. The failure, the same one every time, once node 0 is gone.
+  std::optional<StaticFailure> beat();
   // All workers of this node ended well: waits until those of every node did.
   std::optional<StaticFailure> barrier();
-  // `node` (this one, or one that is silent) has ended with a failure. On a connection of its own, briefly.
+  // `node` (this one, or one that is silent) has ended with a failure. On a connection of its own, briefly, and not
+  // when node 0 was seen to be gone.
   void tell_failure(int node, int exit_code) noexcept;
   void close();
   void cancel() noexcept;
 
  private:
   void connect(const Endpoint& store);
+  StaticPlace meet(std::string_view remark);
+  void count_beat();
+  StaticFailure node_0_gone(std::string_view before, const std::exception& error);
   void await_count(std::string_view remark);
-  void await_keys(const std::vector<std::string>& keys, const std::function<std::string()>& missing);
+  // `missing`: for the user while it waits; `at_the_end`: when the join budget is used up.
+  void await_keys(const std::vector<std::string>& keys, const std::function<std::string()>& missing,
+                  const std::function<std::string()>& at_the_end);
   std::optional<StaticFailure> told_failure();
   std::optional<StaticFailure> silent_peer();
   std::string key(std::string_view rest) const;
   std::string numbered(std::string_view rest, int node) const;
-  std::string here() const;
   void show(const std::string& text, bool always = false);
   void pause(std::chrono::milliseconds time);
   [[noreturn]] void too_late(const std::string& what, const std::string& why = {});
@@ -81,7 +86,8 @@ class StaticSession {
     std::int64_t beats = 0;
     Clock::time_point at;
   };
-  std::vector<Pulse> pulses_;  // of the nodes, while node 0 is in the barrier
+  std::optional<StaticFailure> gone_;  // node 0: its one line, whenever it was noticed
+  std::vector<Pulse> pulses_;          // of the nodes, while node 0 is in the barrier
   Clock::time_point looked_;
   std::atomic<bool> cancelled_ = false;
   std::mutex mutex_;  // of the pointer: cancel() comes from another thread

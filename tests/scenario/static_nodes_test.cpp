@@ -56,6 +56,24 @@ TEST_CASE("static: when node 0 fails the others do not end well") {
   CHECK(guest.error().find(fmt::format("dtrun: error: node 0, at 127.0.0.1:{}, was gone", port)) != std::string::npos);
 }
 
+TEST_CASE("static: workers do not start again without node 0") {
+  const auto port = free_port();
+  const TempDirectory directory;
+  const auto up = directory.file("up"), gone = directory.file("gone");
+  const auto wait_for = [](const std::string& path) {
+    return fmt::format("until [ -e {} ]; do sleep 0.01; done; ", path);
+  };
+  Job host(node(0, port, wait_for(up) + "exit 4"));
+  Job guest(node(1, port, fmt::format("echo up; : > {}; ", up) + wait_for(gone) + "exit 3", "--max-restarts=3"));
+  CHECK(code(host) == 4);
+  directory.write("gone", "");
+  CHECK(code(guest) == 75);
+  CHECK(guest.out() == "up\n");
+  CHECK(guest.error().find(
+            fmt::format("dtrun: error: node 0, at 127.0.0.1:{}, was gone before every node had ended well: ", port)) !=
+        std::string::npos);
+}
+
 TEST_CASE("static: a signal ends every wait for the other node at once") {
   const auto port = free_port();
   SECTION("for node 0") {
