@@ -32,6 +32,11 @@ const std::vector<Layout>& layouts() {
       {4, 1, Promise::same_bits, {"--parallel", "fsdp=4"}},
       {4, 1, Promise::same_bits, {"--parallel", "fsdp=4", "--reshard-after-forward", "false"}},
       {4, 1, Promise::same_bits, {"--parallel", "fsdp=4", "--comm-thread", "--backend", "gloo"}},
+      {4, 1, Promise::same_bits, {"--parallel", "fsdp=4", "--reshard-after-forward", "2"}},
+      {4, 1, Promise::same_bits, {"--parallel", "dp=2,fsdp=2"}},
+      {4, 1, Promise::same_bits, {"--parallel", "dp=2,fsdp=2", "--comm-thread", "--backend", "gloo"}},
+      {4, 1, Promise::same_bits, {"--parallel", "dp=4", "--zero", "1"}},
+      {4, 1, Promise::same_bits, {"--parallel", "dp=4", "--zero", "2", "--comm-thread"}},
       {2, 2, Promise::same_loss, {"--parallel", "fsdp=2"}},
       {2, 4, Promise::same_loss, {"--parallel", "tp=2"}},
       {4, 4, Promise::same_loss, {"--parallel", "tp=4"}},
@@ -43,6 +48,8 @@ const std::vector<Layout>& layouts() {
       {4, 2, Promise::same_loss, {"--parallel", "dp=2,tp=2"}},
       {4, 2, Promise::same_loss, {"--parallel", "fsdp=2,tp=2,sp", "--comm-thread"}},
       {2, 4, Promise::same_loss, {"--parallel", "tp=2,sp", "--backend", "gloo"}},
+      {2, 2, Promise::same_loss, {"--parallel", "dp=2", "--zero", "1"}},
+      {2, 2, Promise::same_loss, {"--parallel", "dp=2", "--zero", "2"}},
   };
   return all;
 }

@@ -176,6 +176,7 @@ class Redistribution::Run {
                               ? options_.out
                               : allocate({count}, into_result && !options_.out.defined());
     exchange_->begin(group, now_, [this](std::int64_t elements) { return allocate({elements}, false); });
+    if (!exchange_->sent.begins_at(now_)) now_ = Tensor();  // a copy is on its way
   }
 
   void finish_collective() {

@@ -17,8 +17,9 @@ struct RedistributeOptions {
   // The elements of the input may be overwritten, and the result may share them. Otherwise the input stays as it is,
   // and the result shares its elements only when the plan has no steps.
   bool consume = false;
-  Tensor out = {};  // where the result goes, when defined: of the local shape, or flat (see FlatSizes); must not
-                    // overlap the input
+  // Where the result goes, when defined: of the local shape, or flat (see FlatSizes). Must not overlap the input; but
+  // with flat memory on both sides this rank's part of the input or of the result may be the other one.
+  Tensor out = {};
 };
 
 // Uneven cuts are padded for the collective. Who owns flat memory (a unit's parameters, a bucket) keeps room for that

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/comm/collective.hpp"
@@ -21,31 +22,52 @@ struct Call {
   const Action* action = nullptr;
   CommOp op = CommOp::all_reduce;
   std::int64_t numel = 0;
+  int ranks = 1;  // that take part
   std::uint64_t element_bytes = kElementBytes;
 
   bool operator==(const Call& other) const {
-    return op == other.op && numel == other.numel && element_bytes == other.element_bytes &&
+    return op == other.op && numel == other.numel && ranks == other.ranks && element_bytes == other.element_bytes &&
            action->id == other.action->id && action->peer == other.action->peer;
   }
 };
 
-// Those of an action on split parameters: one for each.
+// The group that an action on split parameters means, by its unit or its buffer.
+const ShardGroup* group_of(const Program& program, const Action& action) {
+  const auto buffer = static_cast<std::size_t>(action.buffer);
+  const bool by_buffer = buffer < program.buffers.size() && !program.buffers[buffer].slots.empty();
+  const int unit = by_buffer ? program.model.first_use(program.buffers[buffer].slots.front().parameter) : action.unit;
+  return unit >= 0 && static_cast<std::size_t>(unit) < program.shards.size()
+             ? &program.shards[static_cast<std::size_t>(unit)]
+             : nullptr;
+}
+
+// Of a sum that each of `replicas` ranks holds, what one of them sums: a whole number of elements.
+std::int64_t replica_part(const ShardGroup::Slot& slot, const ParallelConfig& config) {
+  return (slot.chunk_numel() + config.replicas() - 1) / config.replicas();
+}
+
+// Those of an action on split parameters: one for each parameter. A sum is a reduce-scatter over all ranks, which have
+// a part of a part then, and an all-gather between the replicas of a part.
 void add_sharded_calls(const Program& program, const Action& action, std::vector<Call>& calls) {
+  const auto& config = program.config;
   if (action.kind == ActionKind::clip) {
-    calls.push_back({&action, CommOp::all_gather, static_cast<std::int64_t>(sizeof(SquareSum)), 1});
+    const auto size = static_cast<std::int64_t>(sizeof(SquareSum));
+    calls.push_back({&action, CommOp::all_gather, size, config.axes.world_size(), 1});
     return;
   }
-  const bool gather = action.kind == ActionKind::unshard;
-  for (const auto& group : program.shards) {
-    if (group.slots.empty()) continue;
-    const int first = group.slots.front().parameter;
-    const auto buffer = static_cast<std::size_t>(action.buffer);
-    const bool meant = gather ? program.model.first_use(first) == action.unit
-                              : buffer < program.buffers.size() && !program.buffers[buffer].slots.empty() &&
-                                    program.buffers[buffer].slots.front().parameter == first;
-    if (!meant) continue;
-    const auto op = gather ? CommOp::all_gather : CommOp::reduce_scatter;
-    for (const auto& slot : group.slots) calls.push_back({&action, op, slot.chunk_numel()});
+  const auto* group = group_of(program, action);
+  if (group == nullptr) return;
+  for (const auto& slot : group->slots) {
+    if (action.kind == ActionKind::unshard && action.ways > 0) {
+      const auto part = slot.chunk_numel() * config.parts() / action.ways;
+      calls.push_back({&action, CommOp::all_gather, part, action.ways});
+    } else if (action.kind == ActionKind::unshard) {
+      calls.push_back({&action, CommOp::all_gather, slot.chunk_numel(), config.parts()});
+    } else if (action.kind == ActionKind::reduce) {
+      calls.push_back({&action, CommOp::reduce_scatter, replica_part(slot, config), config.axes.data_ranks()});
+    } else if (config.replicas() > 1) {
+      calls.push_back({&action, CommOp::all_gather, replica_part(slot, config), config.replicas()});
+    }
   }
 }
 
@@ -62,35 +84,38 @@ Call partial_call(const Program& program, const Action& action) {
   } else {
     for (const auto& parameter : program.model.parameters) numel += parameter.is_cut ? 0 : parameter.numel;
   }
-  return {&action, CommOp::all_reduce, numel};
+  return {&action, CommOp::all_reduce, numel, program.config.axes.tp};
 }
 
 std::vector<Call> collectives(const Program& program, const std::vector<Action>& actions) {
   std::vector<Call> calls;
-  const bool split = program.config.splits_parameters();
+  const bool split = program.config.splits_optimizer();
   const bool clip = split || program.config.axes.tp > 1;
   for (const auto& action : actions) {
     const bool metrics = action.buffer == program.metrics_buffer();
-    if (action.kind == ActionKind::unshard || (clip && action.kind == ActionKind::clip) ||
-        (split && action.kind == ActionKind::reduce && !metrics)) {
+    const bool sum = action.kind == ActionKind::reduce || (action.kind == ActionKind::wait && action.buffer >= 0);
+    if ((split && action.kind == ActionKind::unshard) || (clip && action.kind == ActionKind::clip) ||
+        (split && sum && !metrics)) {
       add_sharded_calls(program, action, calls);
     } else if (action.kind == ActionKind::reduce_partial) {
       calls.push_back(partial_call(program, action));
     } else if (action.kind == ActionKind::reduce) {
       const auto buffer = static_cast<std::size_t>(action.buffer);
       const auto numel = buffer < program.buffers.size() ? program.buffers[buffer].numel : -1;
-      calls.push_back({&action, CommOp::all_reduce, numel});
+      const auto& axes = program.config.axes;
+      calls.push_back({&action, CommOp::all_reduce, numel, metrics ? axes.world_size() : axes.data_ranks()});
     } else if (action.kind == ActionKind::broadcast) {
       const bool known = action.unit >= 0 && static_cast<std::size_t>(action.unit) < program.model.units.size();
-      calls.push_back({&action, CommOp::broadcast, known ? program.model.owned_numel(action.unit) : -1});
+      calls.push_back({&action, CommOp::broadcast, known ? program.model.owned_numel(action.unit) : -1,
+                       program.config.axes.data_ranks()});
     }
   }
   return calls;
 }
 
 std::string text_of(const Call& call) {
-  return fmt::format("action {}, {} of {} {}", call.action->id, name_of(call.op), call.numel,
-                     call.element_bytes == 1 ? "bytes" : "f32 elements");
+  return fmt::format("action {}, {} of {} {} between {} ranks", call.action->id, name_of(call.op), call.numel,
+                     call.element_bytes == 1 ? "bytes" : "f32 elements", call.ranks);
 }
 
 // Those in which ranks with different parts of the layers take part together.
@@ -113,29 +138,45 @@ std::string first_difference(const std::vector<Call>& zero, const std::vector<Ca
   return {};
 }
 
-// Follows the program: values from UNSHARD to RESHARD, gradients from BACKWARD to the WAIT of their sum.
+// Follows the program: values from UNSHARD to RESHARD, what RESHARD keeps to the WAIT of the next UNSHARD, gradients
+// from BACKWARD to the WAIT of their sum, or (stage 1) to ACCUMULATE. HSDP sums a copy in the order of the ranks.
 std::uint64_t whole_peak(const Program& program) {
+  const auto& config = program.config;
   std::int64_t now = 0, peak = 0;
-  std::vector<bool> gradients(program.shards.size(), false);
+  std::vector<std::int64_t> gradients(program.shards.size(), 0), kept(program.shards.size(), 0);
   const auto numel = [&](int unit) { return program.shards[static_cast<std::size_t>(unit)].numel; };
   for (const auto& action : program.step) {
-    if (action.kind == ActionKind::unshard) now += numel(action.unit);
-    if (action.kind == ActionKind::reshard) now -= numel(action.unit);
-    if (action.kind == ActionKind::backward) {
-      for (const int parameter : program.model.units[static_cast<std::size_t>(action.unit)].parameters) {
+    const auto unit = static_cast<std::size_t>(std::max(action.unit, 0));
+    const bool sum = action.buffer >= 0 && action.buffer != program.metrics_buffer();
+    std::int64_t goes = 0;
+    if (config.splits_parameters() && action.kind == ActionKind::unshard) now += numel(action.unit);
+    if (config.splits_parameters() && action.kind == ActionKind::wait && !sum && action.unit >= 0)
+      goes = std::exchange(kept[unit], 0);
+    if (action.kind == ActionKind::reshard) {
+      kept[unit] = action.ways > 0 ? numel(action.unit) / action.ways : 0;
+      now += kept[unit];
+      goes = numel(action.unit);
+    }
+    if (action.kind == ActionKind::backward && (config.splits_gradients() || action.micro_batch > 0)) {
+      for (const int parameter : program.model.units[unit].parameters) {
         const int owner = program.model.first_use(parameter);
-        if (gradients[static_cast<std::size_t>(owner)]) continue;
-        gradients[static_cast<std::size_t>(owner)] = true;
-        now += numel(owner);
+        if (gradients[static_cast<std::size_t>(owner)] != 0) continue;
+        now += gradients[static_cast<std::size_t>(owner)] = numel(owner);
       }
     }
-    if (action.kind == ActionKind::wait && action.buffer >= 0 && action.buffer != program.metrics_buffer()) {
-      const int owner =
-          program.model.first_use(program.buffers[static_cast<std::size_t>(action.buffer)].slots.front().parameter);
-      gradients[static_cast<std::size_t>(owner)] = false;
-      now -= numel(owner);
+    if (action.kind == ActionKind::accumulate && !config.splits_gradients()) goes = std::exchange(gradients[unit], 0);
+    if (sum && config.splits_gradients()) {
+      const auto& group = *group_of(program, action);
+      auto& held = gradients[static_cast<std::size_t>(&group - program.shards.data())];
+      if (action.kind == ActionKind::reduce && config.replicas() > 1) {
+        goes = std::exchange(held, 0);
+        for (const auto& slot : group.slots) held += replica_part(slot, config) * (config.axes.data_ranks() + 1);
+        now += held;
+      }
+      if (action.kind == ActionKind::wait) goes = std::exchange(held, 0);
     }
     peak = std::max(peak, now);
+    now -= goes;
   }
   return static_cast<std::uint64_t>(peak) * kElementBytes;
 }
@@ -147,35 +188,30 @@ Prediction predict(const Program& program) {
   const auto& axes = program.config.axes;
   const auto count = [&](const std::vector<Action>& actions, auto& bytes) {
     for (const auto& call : collectives(program, actions)) {
-      const auto traffic = program.traffic_of(*call.action);
-      const int ranks = traffic == "metrics" ? axes.world_size()
-                        : traffic == "fsdp"  ? axes.fsdp
-                        : traffic == "tp"    ? axes.tp
-                                             : axes.data_ranks();
-      const auto sent = bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * call.element_bytes, ranks,
+      const auto sent = bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * call.element_bytes, call.ranks,
                                    call.action->peer == axes.data_rank(program.rank));
-      if (sent > 0) bytes[std::string(traffic)] += sent;
+      if (sent > 0) bytes[std::string(program.traffic_of(*call.action))] += sent;
     }
   };
   count(program.setup, result.setup_bytes);
   count(program.step, result.step_bytes);
-  if (program.config.splits_parameters()) {
-    std::int64_t all = 0, largest = 0;
+  const auto bytes_of = [](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; };
+  if (program.config.splits_optimizer()) {
+    std::int64_t whole = 0, own = 0, largest = 0;
     for (const auto& group : program.shards) {
-      all += group.shard_numel;
+      whole += group.numel;
+      own += group.shard_numel;
       largest = std::max(largest, group.shard_numel);
     }
-    const auto metrics = static_cast<std::uint64_t>(program.buffers.back().numel) * kElementBytes;
-    result.param_bytes = static_cast<std::uint64_t>(all) * kElementBytes;
-    result.grad_bytes = result.param_bytes + metrics;
-    if (program.config.micro_batches > 1) result.grad_bytes += static_cast<std::uint64_t>(largest) * kElementBytes;
+    const bool splits_gradients = program.config.splits_gradients();
+    result.param_bytes = bytes_of(program.config.splits_parameters() ? own : whole);
+    result.grad_bytes = bytes_of((splits_gradients ? own : whole) + program.buffers.back().numel);
+    if (program.config.micro_batches > 1 && splits_gradients) result.grad_bytes += bytes_of(largest);
     result.whole_peak_bytes = whole_peak(program);
     return result;
   }
-  result.param_bytes = static_cast<std::uint64_t>(program.model.numel()) * kElementBytes;
-  for (const auto& buffer : program.buffers) {
-    result.grad_bytes += static_cast<std::uint64_t>(buffer.numel) * kElementBytes;
-  }
+  result.param_bytes = bytes_of(program.model.numel());
+  for (const auto& buffer : program.buffers) result.grad_bytes += bytes_of(buffer.numel);
   if (program.config.micro_batches > 1) result.grad_bytes += result.param_bytes;
   return result;
 }
@@ -205,7 +241,7 @@ CheckReport check(std::span<const Program> programs) {
     const auto add_of_rank = [&](const std::string& text) { add(fmt::format("rank {}: {}", r, text)); };
     if (program.rank != static_cast<int>(r)) add_of_rank(fmt::format("has the program of rank {}", program.rank));
     if (program.config != zero.config) add_of_rank("has another configuration than rank 0");
-    if (program.config.splits_parameters()) {
+    if (program.config.splits_optimizer()) {
       ShardFlowCheck(program, add_of_rank).run();
     } else {
       FlowCheck(program, add_of_rank).run();

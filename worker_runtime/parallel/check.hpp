@@ -19,7 +19,7 @@ struct Prediction {
   Bytes setup_bytes, step_bytes;
   std::uint64_t param_bytes = 0;
   std::uint64_t grad_bytes = 0;        // buckets, metrics, and scratch when there are several micro-batches
-  std::uint64_t whole_peak_bytes = 0;  // of split parameters: whole values and whole gradients at the fullest moment
+  std::uint64_t whole_peak_bytes = 0;  // whole values and whole gradients that come and go, at the fullest moment
 };
 Prediction predict(const Program& program);
 

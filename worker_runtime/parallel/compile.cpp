@@ -88,7 +88,7 @@ void insert_reduces(const Program& program, std::vector<Action>& actions) {
 void add_update(const Program& program, std::vector<Action>& actions) {
   actions.push_back({ActionKind::reduce, -1, -1, -1, program.metrics_buffer()});
   // Split gradients were waited for when their buffers were given back.
-  const int first = program.config.splits_parameters() ? program.metrics_buffer() : 0;
+  const int first = program.config.splits_gradients() ? program.metrics_buffer() : 0;
   for (int buffer = first; buffer <= program.metrics_buffer(); ++buffer) {
     actions.push_back({ActionKind::wait, -1, -1, -1, buffer});
   }
@@ -112,9 +112,18 @@ void ParallelConfig::validate() const {
   };
   not_yet(axes.pp > 1, "the axis pp");
   not_yet(axes.pp > 1 && axes.tp > 1, "pp and tp together");
-  not_yet(axes.dp > 1 && axes.fsdp > 1, "dp and fsdp together");
+  not_yet(zero > 0 && axes.tp > 1, "ZeRO with the axis tp");
   if (sequence_parallel && axes.tp == 1)
     throw UsageError("parallel", "sequence parallelism (sp) is for the ranks of the axis tp, expected tp=2 or more");
+  const auto refuse = [](bool wrong, std::string text) {
+    if (wrong) throw UsageError("parallel", text);
+  };
+  refuse(zero < 0 || zero > 2, fmt::format("ZeRO stage {}, expected 0, 1 or 2 (3 is the axis fsdp)", zero));
+  refuse(zero > 0 && axes.fsdp > 1,
+         fmt::format("ZeRO stage {} with the axis fsdp, which splits the optimizer state already", zero));
+  refuse(reshard_ways < 0 || (reshard_ways > 0 && axes.fsdp % reshard_ways != 0),
+         fmt::format("resharding to {} ranks after forward, expected a divisor of the {} of axis fsdp", reshard_ways,
+                     axes.fsdp));
   at_least_one("number of micro-batches", micro_batches);
   at_least_one("bucket size in bytes", bucket_bytes);
   at_least_one("size of the first bucket in bytes", first_bucket_bytes);
@@ -126,14 +135,16 @@ Program compile(const ModelDescription& model, const ParallelConfig& config, int
     throw UsageError("parallel", fmt::format("rank {} of {} ranks", rank, config.axes.world_size()));
   }
   Program program{rank, config, model, {}, {}, {}, {}};
-  if (config.splits_parameters()) {
-    program.shards = split_parameters(model, config.axes.fsdp);
+  if (config.splits_optimizer()) {
+    program.shards = split_parameters(model, config);
     program.buffers = buffers_of_shards(program);
   } else {
     program.buffers = assign_buckets(model, config);
   }
   program.buffers.push_back({"metrics", static_cast<std::int64_t>(kMetrics), {}});
-  if (config.splits_parameters()) {
+  const bool gathers_at_end = config.splits_optimizer() && !config.splits_parameters();
+  if (config.splits_optimizer()) {
+    if (gathers_at_end) add_gathers(program, program.setup);
     add_sharded_step(program);
   } else {
     for (int unit = 0; unit < static_cast<int>(model.units.size()); ++unit) {
@@ -143,6 +154,7 @@ Program compile(const ModelDescription& model, const ParallelConfig& config, int
     insert_reduces(program, program.step);
   }
   add_update(program, program.step);
+  if (gathers_at_end) add_gathers(program, program.step);
   std::uint32_t id = 0;
   for (auto& action : program.setup) action.id = ++id;
   for (auto& action : program.step) action.id = ++id;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace dtrun::runtime {
 namespace {
@@ -31,7 +32,8 @@ class ShardedStep {
       : program_(program),
         units_(static_cast<int>(program.model.units.size())),
         owners_(owners_by_unit(program.model)),
-        state_(at(units_), State::split),
+        state_(at(units_), program.config.splits_parameters() ? State::split : State::whole),
+        kept_(at(units_), 0),
         last_forward_use_(at(units_), 0) {
     for (int unit = 0; unit < units_; ++unit) {
       for (const int owner : owners_[at(unit)]) last_forward_use_[at(owner)] = unit;
@@ -86,31 +88,37 @@ class ShardedStep {
   void gather(int unit) {
     for (const int owner : owners_[at(unit)]) {
       if (state_[at(owner)] != State::split) continue;
-      add({ActionKind::unshard, owner});
+      add({.kind = ActionKind::unshard, .unit = owner, .ways = std::exchange(kept_[at(owner)], 0)});
       state_[at(owner)] = State::gathering;
     }
   }
 
-  void reshard(int owner) {
-    add({ActionKind::reshard, owner});
+  void reshard(int owner, int ways) {
+    add({.kind = ActionKind::reshard, .unit = owner, .ways = ways});
+    kept_[at(owner)] = ways;
     state_[at(owner)] = State::split;
   }
 
   // The last unit goes backward at once.
   void after_forward(int unit, int micro_batch) {
     if (unit == units_ - 1) return add({ActionKind::loss, -1, micro_batch});
-    if (!program_.config.reshard_after_forward) return;
+    if (!program_.config.splits_parameters() || !program_.config.reshards_after_forward()) return;
     for (const int owner : owners_[at(unit)]) {
-      if (last_forward_use_[at(owner)] == unit) reshard(owner);
+      if (last_forward_use_[at(owner)] == unit) reshard(owner, program_.config.ways_after_forward());
     }
   }
 
   // Behind it nobody needs what this unit owns; its gradients are complete.
   void after_backward(int unit, int micro_batch) {
     if (program_.shards[at(unit)].slots.empty()) return;
-    reshard(unit);
-    finish_reduce();  // one at a time: two units' gradients are the most that exist
     const int buffer = buffer_of(unit);
+    if (!program_.config.splits_gradients()) {  // whole until all micro-batches are in them
+      add({ActionKind::accumulate, unit, micro_batch}, micro_batch > 0);
+      add({ActionKind::reduce, -1, -1, -1, buffer}, micro_batch == program_.config.micro_batches - 1);
+      return;
+    }
+    if (program_.config.splits_parameters()) reshard(unit, 0);
+    finish_reduce();  // one at a time: two units' gradients are the most that exist
     add({ActionKind::reduce, -1, -1, -1, buffer});
     in_flight_ = InFlight{buffer, unit, micro_batch};
   }
@@ -135,13 +143,15 @@ class ShardedStep {
   const int units_;
   const std::vector<std::vector<int>> owners_;
   std::vector<State> state_;           // by unit
+  std::vector<int> kept_;              // by unit: what its last RESHARD kept, Action::ways
   std::vector<int> last_forward_use_;  // by unit
   std::optional<InFlight> in_flight_;
 };
 
 }  // namespace
 
-std::vector<ShardGroup> split_parameters(const ModelDescription& model, int world_size) {
+std::vector<ShardGroup> split_parameters(const ModelDescription& model, const ParallelConfig& config) {
+  const int parts = config.parts();
   std::vector<ShardGroup> groups;
   for (int unit = 0; unit < static_cast<int>(model.units.size()); ++unit) {
     auto& group = groups.emplace_back();
@@ -151,12 +161,12 @@ std::vector<ShardGroup> split_parameters(const ModelDescription& model, int worl
       const auto& described = model.parameters[at(parameter)];
       ShardGroup::Slot slot;
       slot.parameter = parameter;
-      slot.rows = described.rows > 0 ? described.rows : described.numel;
+      slot.rows = described.rows > 0 && config.splits_parameters() ? described.rows : described.numel;
       slot.row_numel = slot.rows > 0 ? described.numel / slot.rows : 0;
-      slot.chunk_rows = (slot.rows + world_size - 1) / world_size;
+      slot.chunk_rows = (slot.rows + parts - 1) / parts;
       slot.offset = group.numel;
       slot.shard_offset = group.shard_numel;
-      group.numel += slot.chunk_numel() * world_size;
+      group.numel += slot.chunk_numel() * parts;
       group.shard_numel += slot.chunk_numel();
       group.slots.push_back(slot);
     }
@@ -174,6 +184,14 @@ std::vector<ReduceBuffer> buffers_of_shards(const Program& program) {
     for (const auto& slot : group->slots) buffer.slots.push_back({slot.parameter, slot.offset});
   }
   return buffers;
+}
+
+void add_gathers(const Program& program, std::vector<Action>& actions) {
+  for (const auto kind : {ActionKind::unshard, ActionKind::wait}) {
+    for (int unit = 0; unit < static_cast<int>(program.shards.size()); ++unit) {
+      if (!program.shards[at(unit)].slots.empty()) actions.push_back({kind, unit});
+    }
+  }
 }
 
 void add_sharded_step(Program& program) { ShardedStep(program).write(); }

@@ -94,8 +94,9 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
       throw UsageError("parallel", "the program was compiled for a model that is cut otherwise");
     first_use_.push_back(program_.model.first_use(parameter));
   }
-  if (program_.config.splits_parameters()) {
-    shards_.emplace(program_, parameters_, mesh_.group("fsdp"));
+  if (program_.config.splits_optimizer()) {
+    shards_.emplace(program_, parameters_, mesh_.slice({"dp", "fsdp"}));
+    if (auto* kept = shards_->kept_group()) add_group(*kept);
     for (const auto& buffer : program_.buffers)
       owner_of_buffer_.push_back(buffer.slots.empty() ? -1 : first_use_[at(buffer.slots.front().parameter)]);
     const auto& metrics = program_.buffers.back();
@@ -158,7 +159,7 @@ void StepExecutor::with_whole_parameters(const std::function<void()>& use, bool 
     use();
     if (changes) whole.take_back();
   };
-  if (!shards_) return use_whole();
+  if (!program_.config.splits_parameters()) return use_whole();
   const int units = static_cast<int>(program_.shards.size());
   for (int unit = 0; unit < units; ++unit) {
     if (program_.shards[at(unit)].slots.empty()) continue;
@@ -210,7 +211,11 @@ BytesSent StepExecutor::run_setup() {
   for (const auto& action : program_.setup) {
     announce(action, -1);
     const auto before = sent();
-    data_.broadcast(unit_values_[at(action.unit)], action.peer);
+    if (shards_) {
+      sharded(action);
+    } else {
+      data_.broadcast(unit_values_[at(action.unit)], action.peer);
+    }
     if (const auto bytes = sent() - before; bytes > 0) result[std::string(program_.traffic_of(action))] += bytes;
   }
   return result;
@@ -315,9 +320,9 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
 // Actions that only a program with split parameters has.
 void StepExecutor::sharded(const Action& action) {
   if (action.kind == ActionKind::unshard) {
-    shards_->unshard(action.unit);
+    shards_->unshard(action.unit, action.ways);
   } else if (action.kind == ActionKind::reshard) {
-    shards_->reshard(action.unit);
+    shards_->reshard(action.unit, action.ways);
   } else if (action.buffer < 0) {
     shards_->wait_whole(action.unit);
   } else {
@@ -342,7 +347,7 @@ void StepExecutor::backward(const Action& action) {
   auto& flight = flights_[at(action.micro_batch)];
   if (shards_) {
     for (const int index : program_.model.units[at(action.unit)].parameters) {
-      shards_->need_gradients(first_use_[at(index)]);
+      shards_->need_gradients(first_use_[at(index)], action.micro_batch);
       micro_batch_of_gradients_[at(first_use_[at(index)])] = action.micro_batch;
     }
   } else if (action.unit == static_cast<int>(model_.size()) - 1) {
@@ -401,9 +406,10 @@ void StepExecutor::reduce_partial() {
 // counts.
 SquareSum StepExecutor::squares_of_all_ranks() {
   SquareSum own;
+  const bool first = program_.config.axes.data_rank(program_.rank) < program_.config.parts();
   for (const auto& piece : optimizer_pieces()) {
     const bool first_of_tp = mesh_.coordinate("tp") == 0 || model_.find(piece.name)->cut().is_cut();
-    if (first_of_tp && mesh_.coordinate("dp") == 0) add_squares(own, piece.grad);
+    if (first && first_of_tp) add_squares(own, piece.grad);
   }
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(SquareSum));
   const auto mine = Tensor::empty(Shape{kSize}, DType::u8, work_arena_);

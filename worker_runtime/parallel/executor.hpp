@@ -65,8 +65,8 @@ class StepExecutor {
   Model& model() const noexcept { return model_; }
   // Initial values, a function of the seed only.
   void fill_initial(std::uint64_t seed);
-  // Once, after values were filled or loaded: every rank takes those of rank 0. Split parameters have one owner each.
-  // Returns the bytes sent, as Prediction::setup_bytes.
+  // Once, after values were filled or loaded: every rank takes those of rank 0; with ZeRO each part from its owner.
+  // The parts of fully_shard stay where they are. Returns the bytes sent, as Prediction::setup_bytes.
   BytesSent run_setup();
   // Calls `use` while every parameter of the model is whole and bound, on all ranks: to save, hash or load. `changes`:
   // the values are kept. Collective over the group when parameters are split.

@@ -9,9 +9,12 @@ namespace {
 
 std::string mode_of(const ParallelConfig& config) {
   const auto axes = config.axes.to_string() + (config.sequence_parallel ? ",sp" : "");
+  if (config.zero > 0) return fmt::format("{}, ZeRO stage {}", axes, config.zero);
   if (!config.splits_parameters()) return axes;
-  return fmt::format("{}, parameters {}", axes,
-                     config.reshard_after_forward ? "resharded after forward" : "whole from forward to backward");
+  if (!config.reshards_after_forward()) return axes + ", parameters whole from forward to backward";
+  if (const int ways = config.ways_after_forward(); ways > 0)
+    return fmt::format("{}, parameters resharded to {} ranks after forward", axes, ways);
+  return axes + ", parameters resharded after forward";
 }
 
 void add_memory(const DryRun& needs, std::string& text) {
@@ -35,14 +38,16 @@ void add_sent(const DryRun& needs, std::string& text) {
 }
 
 void add_split(const Program& program, std::string& text) {
-  text += fmt::format("parameters of rank {}\n", program.rank);
+  const int part = program.config.part(program.rank);
+  const auto what = program.config.splits_parameters() ? "parameters of" : "updated by";
+  const auto unit = program.config.splits_parameters() ? "rows" : "elements";
+  text += fmt::format("{} rank {}\n", what, program.rank);
   for (const auto& group : program.shards) {
     for (const auto& slot : group.slots) {
-      const int part = program.config.axes.data_rank(program.rank);
       const auto first = part * slot.chunk_rows, rows = slot.rows_of(part);
       const auto& name = program.model.parameters[static_cast<std::size_t>(slot.parameter)].name;
-      text += rows == 0 ? fmt::format("  {:40}none of {} rows\n", name, slot.rows)
-                        : fmt::format("  {:40}rows {} to {} of {}\n", name, first, first + rows - 1, slot.rows);
+      text += rows == 0 ? fmt::format("  {:40}none of {} {}\n", name, slot.rows, unit)
+                        : fmt::format("  {:40}{} {} to {} of {}\n", name, unit, first, first + rows - 1, slot.rows);
     }
   }
 }
@@ -57,7 +62,7 @@ std::string plan_text(std::span<const Program> programs, int rank, const DryRun&
                   mode_of(program.config), program.config.micro_batches, program.config.micro_batches == 1 ? "" : "es");
   add_memory(needs, text);
   add_sent(needs, text);
-  if (program.config.splits_parameters()) add_split(program, text);
+  if (program.config.splits_optimizer()) add_split(program, text);
   text += fmt::format("program of rank {}, {} actions in a step\n", rank, program.step.size());
   for (const auto& action : program.setup) text += "  set-up, " + program.label(action) + "\n";
   for (const auto& action : program.step) text += "  " + program.label(action) + "\n";

@@ -66,8 +66,8 @@ std::int64_t ModelDescription::owned_numel(int unit) const {
   return total;
 }
 
-std::int64_t ShardGroup::Slot::rows_of(int rank) const {
-  return std::clamp<std::int64_t>(rows - rank * chunk_rows, 0, chunk_rows);
+std::int64_t ShardGroup::Slot::rows_of(int part) const {
+  return std::clamp<std::int64_t>(rows - part * chunk_rows, 0, chunk_rows);
 }
 
 std::int64_t ModelDescription::numel() const {
@@ -86,7 +86,9 @@ std::string_view Program::traffic_of(const Action& action) const {
       return "metrics";
     case ActionKind::reduce:
       if (action.buffer == metrics_buffer()) return "metrics";
-      [[fallthrough]];
+      return !config.splits_parameters() ? "dp" : config.axes.dp > 1 ? "dp+fsdp" : "fsdp";
+    case ActionKind::wait:  // for a sum: its second half, between replicas
+      return "dp";
     default:
       return config.splits_parameters() ? "fsdp" : "dp";
   }
@@ -106,8 +108,9 @@ std::string Program::label(const Action& action) const {
     case ActionKind::loss:
       return fmt::format("LOSS micro-batch {}", action.micro_batch);
     case ActionKind::unshard:
+      return fmt::format("UNSHARD {}{}", unit(), action.ways > 0 ? fmt::format(" from {} ranks", action.ways) : "");
     case ActionKind::reshard:
-      return fmt::format("{} {}", name_of(action.kind), unit());
+      return fmt::format("RESHARD {}{}", unit(), action.ways > 0 ? fmt::format(" to {} ranks", action.ways) : "");
     case ActionKind::wait:
       if (action.buffer < 0) return fmt::format("WAIT for the parameters of {}", unit());
       [[fallthrough]];

@@ -26,8 +26,8 @@ enum class ActionKind : std::uint8_t {
   reduce_partial,
   wait,      // until the sum of `buffer` is there; without a buffer: until the parameters of `unit` are whole
   clip,      // norm of all gradients, and the factor for them
-  optimize,  // one update of all parameters
-  // Parameters that are split over the ranks (fully_shard), those that `unit` owns:
+  optimize,  // one update of all parameters, or of this rank's parts
+  // Parameters of which each rank has or updates a part (fully_shard, ZeRO), those that `unit` owns:
   unshard,  // starts their all-gather; WAIT of the unit ends it
   reshard   // drops the whole ones
 };
@@ -41,6 +41,8 @@ struct Action {
   int peer = -1;         // the root of a broadcast
   int buffer = -1;       // index into Program::buffers
   std::uint32_t id = 0;  // unique in the program, from 1; equal on all ranks for the same collective
+  // RESHARD keeps a part of the whole, one of so many; UNSHARD gathers from those (ParallelConfig::reshard_ways).
+  int ways = 0;
   bool operator==(const Action&) const = default;
 };
 
@@ -85,20 +87,21 @@ struct ReduceBuffer {
   std::vector<Slot> slots;  // in order of readiness; empty for the metrics
 };
 
-// What one unit owns, split over the ranks along the first dimension of each parameter as torch.chunk splits: the first
-// ranks have ceil(rows / ranks) rows, one may have fewer, the rest none. Buffers are padded to equal parts; since only
-// the end is padding, the whole parameter is the beginning of its part of the gathered buffer.
+// What one unit owns, cut into ParallelConfig::parts() along the first dimension of each parameter as torch.chunk cuts:
+// the first parts have ceil(rows / parts) rows, one may have fewer, the rest none. Buffers are padded to equal parts;
+// since only the end is padding, the whole parameter is the beginning of its part of the gathered buffer. ZeRO cuts
+// between any two elements: a parameter is rows of one.
 struct ShardGroup {
   struct Slot {
     int parameter = 0;
     std::int64_t rows = 0, row_numel = 0;
-    std::int64_t chunk_rows = 0;    // of every rank, padding included
+    std::int64_t chunk_rows = 0;    // of every part, padding included
     std::int64_t offset = 0;        // elements, in the gathered buffer
     std::int64_t shard_offset = 0;  // in a rank's own
 
     std::int64_t numel() const { return rows * row_numel; }
     std::int64_t chunk_numel() const { return chunk_rows * row_numel; }
-    std::int64_t rows_of(int rank) const;
+    std::int64_t rows_of(int part) const;
   };
   std::string name;
   std::vector<Slot> slots;       // in order of registration; empty: the unit owns nothing
@@ -128,14 +131,28 @@ struct ParallelConfig {
   std::int64_t first_bucket_bytes = std::int64_t{1} << 20;  // small, so that communication starts early
 
   // fully_shard (FSDP2), with axes.fsdp > 1: parameters, gradients and optimizer state are split, a unit's parameters
-  // are whole only while it runs. Otherwise every rank has all of them (DDP).
+  // are whole only while it runs. With axes.dp > 1 too (HSDP) so many ranks have each part.
   bool reshard_after_forward = true;  // false: whole from forward to backward, one all-gather less
-  bool prefetch = true;               // the next unit's parameters are gathered while a unit runs
+  int reshard_ways = 0;  // N > 0: after forward each rank keeps one of N parts, and gathers from its N neighbours
+  bool prefetch = true;  // the next unit's parameters are gathered while a unit runs
+
+  // ZeRO, with axes.dp > 1: parameters whole on every rank, which updates a part of them and then gathers the others'.
+  // 1: optimizer state is split. 2: gradients too, which are summed once per micro-batch.
+  int zero = 0;
 
   // With axes.tp > 1: between the cut layers each rank has a part of the sequence (sequence parallelism).
   bool sequence_parallel = false;
 
   bool splits_parameters() const { return axes.fsdp > 1; }
+  // A rank updates one of this many parts, which replicas() ranks have. 1: all of it (DDP).
+  int parts() const { return axes.fsdp > 1 ? axes.fsdp : zero > 0 ? axes.dp : 1; }
+  int replicas() const { return axes.data_ranks() / parts(); }
+  bool splits_optimizer() const { return parts() > 1; }
+  bool splits_gradients() const { return splits_parameters() || zero == 2; }
+  int part(int rank) const { return axes.data_rank(rank) % parts(); }
+  // RESHARD after forward keeps a part of its own only where that differs from all and from what a rank has anyway.
+  int ways_after_forward() const { return reshard_ways > 1 && reshard_ways < axes.fsdp ? reshard_ways : 0; }
+  bool reshards_after_forward() const { return reshard_after_forward && reshard_ways != 1; }
   bool operator==(const ParallelConfig&) const = default;
   // Throws UsageError.
   void validate() const;
@@ -149,15 +166,15 @@ struct Program {
   ParallelConfig config;
   ModelDescription model;
   std::vector<ReduceBuffer> buffers;  // buckets in order of readiness, then the metrics
-  std::vector<ShardGroup> shards;     // by unit; empty unless parameters are split
+  std::vector<ShardGroup> shards;     // by unit; empty unless ParallelConfig::splits_optimizer()
   std::vector<Action> setup;          // once, before the first step
   std::vector<Action> step;
 
   int metrics_buffer() const { return static_cast<int>(buffers.size()) - 1; }
   // "REDUCE bucket 2 (h.3)", "FORWARD h.0 micro-batch 1".
   std::string label(const Action& action) const;
-  // What the traffic of an action is counted as: the axis along which it goes, or "metrics" for the few numbers that
-  // all ranks sum.
+  // What the traffic of an action is counted as: the axis along which it goes ("dp+fsdp": one operation over both), or
+  // "metrics" for the few numbers that all ranks sum.
   std::string_view traffic_of(const Action& action) const;
 };
 

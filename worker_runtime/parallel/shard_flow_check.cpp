@@ -22,14 +22,14 @@ void ShardFlowCheck::problem(const Action& action, const std::string& text) {
   report_(fmt::format("action {}, {}: {}", action.id, program_.label(action), text));
 }
 
-// Every parameter is in the group of the unit that uses it first, without overlap, and every group has a buffer.
+// Every parameter is in the group of the unit that uses it first, without overlap.
 bool ShardFlowCheck::groups_hold() {
   const auto fail = [&](const std::string& text) {
     report_(text);
     return false;
   };
   const auto parameters = program_.model.parameters.size();
-  const int ranks = program_.config.axes.fsdp;
+  const int parts = program_.config.parts();
   if (program_.shards.size() != at(units_)) return fail("not one group of split parameters for each unit");
   if (program_.buffers.empty() || program_.buffers.back().numel != static_cast<std::int64_t>(kMetrics))
     return fail("the last buffer is not the metrics");
@@ -42,11 +42,11 @@ bool ShardFlowCheck::groups_hold() {
           program_.model.first_use(slot.parameter) != unit)
         return fail(fmt::format("{}: parameter {} does not belong here, or twice", group.name, slot.parameter));
       std::int64_t rows = 0;
-      for (int rank = 0; rank < ranks; ++rank) rows += slot.rows_of(rank);
+      for (int part = 0; part < parts; ++part) rows += slot.rows_of(part);
       if (rows != slot.rows || slot.numel() != program_.model.parameters[at(slot.parameter)].numel ||
           slot.offset != whole || slot.shard_offset != own)
         return fail(fmt::format("{}: the parts of parameter {} are not the whole", group.name, slot.parameter));
-      whole += slot.chunk_numel() * ranks;
+      whole += slot.chunk_numel() * parts;
       own += slot.chunk_numel();
     }
     if (whole != group.numel || own != group.shard_numel)
@@ -54,6 +54,16 @@ bool ShardFlowCheck::groups_hold() {
   }
   if (std::ranges::count(times, 1) != static_cast<std::ptrdiff_t>(parameters))
     return fail("a parameter is in no group");
+  return true;
+}
+
+// Every group has one buffer.
+bool ShardFlowCheck::buffers_hold() {
+  const auto fail = [&](const std::string& text) {
+    report_(text);
+    return false;
+  };
+  const auto parameters = program_.model.parameters.size();
   buffer_owner_.assign(program_.buffers.size(), -1);
   for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) {
     const auto& slots = program_.buffers[at(buffer)].slots;
@@ -75,13 +85,9 @@ bool ShardFlowCheck::groups_hold() {
   return true;
 }
 
-bool ShardFlowCheck::actions_hold() {
-  if (!program_.setup.empty()) {
-    report_("set-up: split parameters have one owner each, there is nothing to do");
-    return false;
-  }
+bool ShardFlowCheck::actions_hold(const std::vector<Action>& actions) {
   std::set<std::uint32_t> ids;
-  for (const auto& action : program_.step) {
+  for (const auto& action : actions) {
     const bool unit = within(action.unit, at(units_));
     const bool micro_batch = within(action.micro_batch, at(program_.config.micro_batches));
     const bool buffer = within(action.buffer, program_.buffers.size());
@@ -97,7 +103,8 @@ bool ShardFlowCheck::actions_hold() {
         break;
       case ActionKind::unshard:
       case ActionKind::reshard:
-        good = good && unit && owns(action.unit);
+        good = good && unit && owns(action.unit) && action.ways >= 0 &&
+               (action.ways == 0 || program_.config.parts() % action.ways == 0);
         break;
       case ActionKind::reduce:
         good = good && buffer;
@@ -122,18 +129,40 @@ bool ShardFlowCheck::actions_hold() {
 }
 
 void ShardFlowCheck::run() {
-  if (!groups_hold() || !actions_hold()) return;
+  auto all = program_.setup;
+  all.insert(all.end(), program_.step.begin(), program_.step.end());
+  if (!groups_hold() || !buffers_hold() || !actions_hold(all)) return;
   const auto micro_batches = at(program_.config.micro_batches);
   owners_.assign(at(units_), {});
   next_forward_.assign(micro_batches, 0);
   next_backward_.assign(micro_batches, units_ - 1);
   loss_.assign(micro_batches, false);
+  setup();
   for (const auto& action : program_.step) visit(action);
   end();
 }
 
+// Split values are where they belong; whole ones come from their owners.
+void ShardFlowCheck::setup() {
+  for (const auto& action : program_.setup) {
+    if (stay_whole() && action.kind == ActionKind::unshard) {
+      values(action);
+    } else if (stay_whole() && action.kind == ActionKind::wait && action.buffer < 0) {
+      wait(action);
+    } else {
+      problem(action, "not an action of the set-up");
+    }
+  }
+  for (int unit = 0; stay_whole() && unit < units_; ++unit) {
+    if (owns(unit) && owner(unit).values != Values::whole)
+      report_(
+          fmt::format("set-up: the parameters of {} do not come from their owners", program_.shards[at(unit)].name));
+  }
+}
+
 void ShardFlowCheck::visit(const Action& action) {
-  if (optimized_) problem(action, "after OPTIMIZE");
+  const bool gathers = action.kind == ActionKind::unshard || (action.kind == ActionKind::wait && action.buffer < 0);
+  if (optimized_ && !(stay_whole() && gathers)) problem(action, "after OPTIMIZE");
   switch (action.kind) {
     case ActionKind::unshard:
     case ActionKind::reshard:
@@ -159,13 +188,16 @@ void ShardFlowCheck::visit(const Action& action) {
 }
 
 void ShardFlowCheck::values(const Action& action) {
-  auto& state = owner(action.unit).values;
+  auto& [state, kept, gradients_of, complete, sum, summed] = owner(action.unit);
   if (action.kind == ActionKind::unshard) {
     if (state != Values::split) problem(action, "they are whole already, or on the way");
+    if (action.ways != kept) problem(action, fmt::format("RESHARD kept a part for {} ranks", kept));
     state = Values::gathering;
   } else {
     if (state != Values::whole) problem(action, "they are not whole");
+    if (stay_whole()) problem(action, "nobody would have all of them");
     state = Values::split;
+    kept = action.ways;
   }
 }
 
@@ -198,10 +230,22 @@ void ShardFlowCheck::backward(const Action& action) {
     if (state.gradients_of == action.micro_batch && !state.complete) continue;
     if (state.gradients_of != -1) problem(action, fmt::format("the gradient of {} before is not summed yet", name));
     state.gradients_of = action.micro_batch;
+    if (!program_.config.splits_gradients()) {
+      if (state.sum != Sum::none) problem(action, fmt::format("the gradient of {} is summed already", name));
+      if (action.micro_batch == 0 && state.summed != 0)
+        problem(action, fmt::format("overwrites the gradient of {} of other micro-batches", name));
+      continue;
+    }
     if (++whole_gradients_ > 3)  // of this unit, of the one whose sum runs, and tied ones
       problem(action, "the whole gradients of more than two units and tied ones exist");
   }
-  if (owns(action.unit)) owner(action.unit).complete = true;
+  if (!owns(action.unit)) return;
+  auto& own = owner(action.unit);
+  own.complete = true;
+  if (program_.config.splits_gradients() || action.micro_batch > 0) return;
+  own.summed = 1;  // written in its place
+  own.gradients_of = -1;
+  own.complete = false;
 }
 
 void ShardFlowCheck::reduce(const Action& action) {
@@ -213,6 +257,14 @@ void ShardFlowCheck::reduce(const Action& action) {
     return;
   }
   auto& state = owner(unit);
+  if (!program_.config.splits_gradients()) {
+    if (state.sum != Sum::none) problem(action, "summed twice");
+    if (state.summed != program_.config.micro_batches || state.gradients_of != -1)
+      problem(action,
+              fmt::format("the gradients hold {} of {} micro-batches", state.summed, program_.config.micro_batches));
+    state.sum = Sum::running;
+    return;
+  }
   if (!state.complete) problem(action, "the gradients are not complete");
   if (state.sum != Sum::none) problem(action, "an earlier sum is not done");
   // The part of later micro-batches is summed in one place for all units.
@@ -223,16 +275,17 @@ void ShardFlowCheck::reduce(const Action& action) {
 
 void ShardFlowCheck::wait(const Action& action) {
   if (action.buffer < 0) {
-    auto& state = owner(action.unit).values;
-    if (state != Values::gathering) problem(action, "nothing is on the way");
-    state = Values::whole;
+    auto& state = owner(action.unit);
+    if (state.values != Values::gathering) problem(action, "nothing is on the way");
+    state.values = Values::whole;
+    state.kept = 0;
     return;
   }
   const int unit = buffer_owner_[at(action.buffer)];
   auto& sum = unit < 0 ? metrics_ : owner(unit).sum;
   if (sum != Sum::running) problem(action, "there is no sum to wait for");
   sum = Sum::arrived;
-  if (unit < 0) return;
+  if (unit < 0 || !program_.config.splits_gradients()) return;
   auto& state = owner(unit);
   --whole_gradients_;
   state.complete = false;
@@ -245,11 +298,17 @@ void ShardFlowCheck::wait(const Action& action) {
 
 void ShardFlowCheck::accumulate(const Action& action) {
   auto& state = owner(action.unit);
-  if (state.sum != Sum::arrived) problem(action, "there is no sum to add");
+  if (program_.config.splits_gradients()) {
+    if (state.sum != Sum::arrived) problem(action, "there is no sum to add");
+    state.sum = Sum::none;
+  } else {
+    if (!state.complete || state.gradients_of != action.micro_batch) problem(action, "there is no gradient to add");
+    state.complete = false;
+    state.gradients_of = -1;
+  }
   if (state.summed != action.micro_batch)
     problem(action, fmt::format("the gradients hold {} micro-batches", state.summed));
   state.summed = action.micro_batch + 1;
-  state.sum = Sum::none;
 }
 
 void ShardFlowCheck::update(const Action& action) {
@@ -266,20 +325,36 @@ void ShardFlowCheck::update(const Action& action) {
     optimized_ = true;
   }
   if (metrics_ != Sum::arrived) problem(action, "the metrics were not waited for");
+  const auto sum = program_.config.splits_gradients() ? Sum::none : Sum::arrived;
+  for (int unit = 0; unit < units_; ++unit) {
+    if (!owns(unit) || (owner(unit).summed == program_.config.micro_batches && owner(unit).sum == sum)) continue;
+    problem(action, fmt::format("the gradients of {} hold {} of {} micro-batches, or were not waited for",
+                                program_.shards[at(unit)].name, owner(unit).summed, program_.config.micro_batches));
+  }
+  values_at_rest(action);
+}
+
+// OPTIMIZE changes this rank's parts: what else there is of values is of before.
+void ShardFlowCheck::values_at_rest(const Action& action) {
   for (int unit = 0; unit < units_; ++unit) {
     if (!owns(unit)) continue;
+    auto& state = owner(unit);
     const auto& name = program_.shards[at(unit)].name;
-    if (owner(unit).summed != program_.config.micro_batches || owner(unit).sum != Sum::none)
-      problem(action, fmt::format("the gradients of {} hold {} of {} micro-batches", name, owner(unit).summed,
-                                  program_.config.micro_batches));
-    if (owner(unit).values != Values::split)
+    if (stay_whole()) {
+      if (action.kind == ActionKind::optimize) state.values = Values::split;
+    } else if (state.values != Values::split || state.kept != 0) {
       problem(action, fmt::format("whole parameters of {} would keep their old values", name));
+    }
   }
 }
 
 void ShardFlowCheck::end() {
   if (failed_) return;
   if (!optimized_) report_("the step ends without OPTIMIZE");
+  for (int unit = 0; stay_whole() && unit < units_; ++unit) {
+    if (owns(unit) && owner(unit).values != Values::whole)
+      report_(fmt::format("the step ends with old values of {}", program_.shards[at(unit)].name));
+  }
 }
 
 }  // namespace dtrun::runtime

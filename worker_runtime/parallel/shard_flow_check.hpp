@@ -1,5 +1,5 @@
-// ShardFlowCheck: follows the program of one rank whose parameters are split, and knows at every point which are whole
-// and where gradients are. Used by check() only; knows nothing of how compile() works.
+// ShardFlowCheck: follows the program of one rank that has or updates a part of each parameter, and knows at every
+// point which are whole and where gradients are. Used by check() only; knows nothing of how compile() works.
 #pragma once
 
 #include <functional>
@@ -20,17 +20,20 @@ class ShardFlowCheck {
 
  private:
   enum class Values { split, gathering, whole };
-  enum class Sum { none, running, arrived };  // arrived: waits for ACCUMULATE
+  enum class Sum { none, running, arrived };  // arrived: waits for ACCUMULATE; where gradients stay whole: done
   struct Owner {                              // what one unit owns
-    Values values = Values::split;
-    int gradients_of = -1;  // micro-batch whose whole gradients exist, or -1
-    bool complete = false;  // they are
+    Values values = Values::split;            // split, where values stay whole: those of other ranks are not there yet
+    int kept = 0;                             // what RESHARD kept, Action::ways
+    int gradients_of = -1;                    // micro-batch whose whole gradients exist, or -1
+    bool complete = false;                    // they are
     Sum sum = Sum::none;
-    int summed = 0;  // micro-batches in this rank's part
+    int summed = 0;  // micro-batches in this rank's part, or in the whole where gradients stay whole
   };
 
   bool groups_hold();
-  bool actions_hold();
+  bool buffers_hold();
+  bool actions_hold(const std::vector<Action>& actions);
+  void setup();
   void visit(const Action& action);
   void values(const Action& action);
   void compute(const Action& action);
@@ -39,9 +42,11 @@ class ShardFlowCheck {
   void wait(const Action& action);
   void accumulate(const Action& action);
   void update(const Action& action);
+  void values_at_rest(const Action& action);
   void end();
   void problem(const Action& action, const std::string& text);
   Owner& owner(int unit) { return owners_[static_cast<std::size_t>(unit)]; }
+  bool stay_whole() const { return !program_.config.splits_parameters(); }  // the values
   bool owns(int unit) const { return !program_.shards[static_cast<std::size_t>(unit)].slots.empty(); }
 
   const Program& program_;

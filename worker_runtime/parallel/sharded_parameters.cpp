@@ -1,107 +1,163 @@
 #include "worker_runtime/parallel/sharded_parameters.hpp"
 
 #include <algorithm>
+#include <utility>
 
-#include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
+#include "worker_runtime/parallel/shard_layouts.hpp"
 
 namespace dtrun::runtime {
 
 ShardedParameters::ShardedParameters(const Program& program, std::span<Parameter* const> parameters,
-                                     ProcessGroup& group)
-    : program_(program), parameters_(parameters), group_(group), held_(program.shards.size()) {
+                                     const DeviceMesh& mesh)
+    : program_(program),
+      config_(program.config),
+      parameters_(parameters),
+      mesh_(mesh),
+      parts_(mesh.group(config_.splits_parameters() ? "fsdp" : "dp")),
+      part_(config_.part(program.rank)),
+      held_(program.shards.size()) {
+  if (const int ways = config_.ways_after_forward(); ways > 0)
+    kept_mesh_ = init_device_mesh(mesh_.all(), {mesh_.size() / ways, ways}, {"others", "kept"});
   std::int64_t largest = 0;
-  for (std::size_t unit = 0; unit < held_.size(); ++unit) {
-    const auto numel = program.shards[unit].shard_numel;
-    if (numel == 0) continue;
-    held_[unit].values = group.allocate(Shape{numel}, DType::f32, MemoryTag::param);
-    held_[unit].values.zero();  // padding too
-    held_[unit].grads = group.allocate(Shape{numel}, DType::f32, MemoryTag::grad);
-    held_[unit].grads.zero();
-    largest = std::max(largest, numel);
+  for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) {
+    const auto& group = group_of(unit);
+    if (group.slots.empty()) continue;
+    auto& mine = held(unit);
+    mine.values = allocate(values_are_whole() ? group.numel : group.shard_numel, MemoryTag::param);
+    mine.grads = allocate(grads_are_whole() ? group.numel : group.shard_numel, MemoryTag::grad);
+    mine.values.zero();  // padding too
+    mine.grads.zero();
+    if (values_are_whole()) bind_values(unit, mine.values);
+    largest = std::max(largest, group.shard_numel);
   }
-  if (program.config.micro_batches > 1) scratch_ = group.allocate(Shape{largest}, DType::f32, MemoryTag::grad);
+  if (config_.micro_batches > 1 && config_.splits_gradients()) scratch_ = allocate(largest, MemoryTag::grad);
 }
 
-Tensor ShardedParameters::own_part(const Tensor& shard, const ShardGroup::Slot& slot) const {
-  return shard.narrow(slot.shard_offset, slot.rows_of(group_.rank()) * slot.row_numel);
+Tensor ShardedParameters::allocate(std::int64_t numel, MemoryTag tag) const {
+  return mesh_.all().allocate(Shape{numel}, DType::f32, tag);
 }
 
-void ShardedParameters::unshard(int unit) {
-  auto& mine = held(unit);
-  mine.whole = group_.allocate(Shape{group_of(unit).numel}, DType::f32, MemoryTag::comm);
+Tensor ShardedParameters::whole_in(const Tensor& whole, const Slot& slot) const {
+  return whole.narrow(slot.offset, slot.chunk_numel() * config_.parts());
+}
+
+Tensor ShardedParameters::chunk_in(const Tensor& memory, const Slot& slot, bool in_whole) const {
+  return memory.narrow(in_whole ? slot.offset + part_ * slot.chunk_numel() : slot.shard_offset, slot.chunk_numel());
+}
+
+Tensor ShardedParameters::without_padding(const Tensor& chunk, const Slot& slot) const {
+  return chunk.narrow(0, slot.rows_of(part_) * slot.row_numel);
+}
+
+void ShardedParameters::bind_values(int unit, const Tensor& whole) {
   for (const auto& slot : group_of(unit).slots) {
-    mine.gathers.push_back(group_.all_gather_async(mine.whole.narrow(slot.offset, slot.chunk_numel() * group_.size()),
-                                                   mine.values.narrow(slot.shard_offset, slot.chunk_numel())));
+    auto& target = parameter(slot);
+    target.bind_value(whole.narrow(slot.offset, slot.numel()).view(target.local_shape()));
+  }
+}
+
+void ShardedParameters::unshard(int unit, int ways) {
+  auto& mine = held(unit);
+  if (!values_are_whole()) mine.whole = allocate(group_of(unit).numel, MemoryTag::comm);
+  const auto& target = values_are_whole() ? mine.values : mine.whole;
+  for (const auto& slot : group_of(unit).slots) {
+    const auto whole = whole_in(target, slot);
+    if (ways == 0) {
+      mine.gathers.push_back(parts_.all_gather_async(whole, chunk_in(mine.values, slot, values_are_whole())));
+    } else {
+      const auto part = mine.kept.narrow(slot.offset / ways, whole.numel() / ways);
+      mine.gathers.push_back(kept_mesh_.group("kept").all_gather_async(whole, part));
+    }
   }
 }
 
 void ShardedParameters::wait_whole(int unit) {
   auto& mine = held(unit);
-  for (const auto& work : mine.gathers) work.wait();
+  for (const auto& gather : mine.gathers) gather.wait();
   mine.gathers.clear();
-  for (const auto& slot : group_of(unit).slots) {
-    auto& target = parameter(slot);
-    target.bind_value(mine.whole.narrow(slot.offset, slot.numel()).view(target.local_shape()));
-  }
+  mine.kept = Tensor();
+  if (!values_are_whole()) bind_values(unit, mine.whole);
 }
 
-void ShardedParameters::reshard(int unit) {
-  for (const auto& slot : group_of(unit).slots) parameter(slot).release_value();
-  held(unit).whole = Tensor();
-}
-
-void ShardedParameters::need_gradients(int unit) {
+void ShardedParameters::reshard(int unit, int ways) {
   auto& mine = held(unit);
-  if (mine.whole_grads.defined() || group_of(unit).slots.empty()) return;
-  mine.whole_grads = group_.allocate(Shape{group_of(unit).numel}, DType::f32, MemoryTag::comm);
+  for (const auto& slot : group_of(unit).slots) parameter(slot).release_value();
+  if (ways > 0) {
+    mine.kept = allocate(group_of(unit).numel / ways, MemoryTag::comm);
+    for (const auto& slot : group_of(unit).slots) {
+      const auto whole = whole_in(mine.whole, slot);
+      const auto part = whole.numel() / ways;
+      mine.kept.narrow(slot.offset / ways, part).copy_from(whole.narrow(kept_mesh_.coordinate("kept") * part, part));
+    }
+  }
+  mine.whole = Tensor();
+}
+
+void ShardedParameters::need_gradients(int unit, int micro_batch) {
+  auto& mine = held(unit);
+  if (group_of(unit).slots.empty() || std::exchange(mine.bound_for, micro_batch) == micro_batch) return;
+  const bool in_place = grads_are_whole() && micro_batch == 0;
+  if (!in_place) mine.whole_grads = allocate(group_of(unit).numel, MemoryTag::comm);
+  const auto& memory = in_place ? mine.grads : mine.whole_grads;
   for (const auto& slot : group_of(unit).slots) {
-    const auto padding = slot.chunk_numel() * group_.size() - slot.numel();
-    if (padding > 0) mine.whole_grads.narrow(slot.offset + slot.numel(), padding).zero();
+    const auto padding = whole_in(memory, slot).numel() - slot.numel();
+    if (padding > 0) memory.narrow(slot.offset + slot.numel(), padding).zero();
     auto& target = parameter(slot);
-    target.bind_grad(mine.whole_grads.narrow(slot.offset, slot.numel()).view(target.local_shape()));
+    target.bind_grad(memory.narrow(slot.offset, slot.numel()).view(target.local_shape()));
   }
 }
 
 void ShardedParameters::reduce(int unit, int micro_batch) {
   auto& mine = held(unit);
-  const auto& sums = micro_batch == 0 ? mine.grads : scratch_;
+  const auto& whole = grads_are_whole() ? mine.grads : mine.whole_grads;
+  const auto& sums = grads_are_whole() || micro_batch == 0 ? mine.grads : scratch_;
   for (const auto& slot : group_of(unit).slots) {
     parameter(slot).release_grad();
-    mine.sums.push_back(
-        group_.reduce_scatter_async(sums.narrow(slot.shard_offset, slot.chunk_numel()),
-                                    mine.whole_grads.narrow(slot.offset, slot.chunk_numel() * group_.size())));
+    const auto from = whole_in(whole, slot), to = chunk_in(sums, slot, grads_are_whole());
+    if (config_.replicas() == 1) {
+      mine.sums.push_back(parts_.reduce_scatter_async(to, from));
+    } else {
+      mine.sums_of_replicas.emplace_back(mesh_, reduce_plan(config_, slot), from, RedistributeOptions{.out = to});
+    }
   }
+  mine.bound_for = -1;
+  if (config_.replicas() > 1) mine.whole_grads = Tensor();  // copies are on their way
 }
 
 void ShardedParameters::wait_reduced(int unit) {
   auto& mine = held(unit);
-  for (const auto& work : mine.sums) work.wait();
+  for (const auto& sum : mine.sums) sum.wait();
+  for (auto& sum : mine.sums_of_replicas) sum.wait();
   mine.sums.clear();
+  mine.sums_of_replicas.clear();
   mine.whole_grads = Tensor();
 }
 
 void ShardedParameters::accumulate(int unit) {
-  const auto& grads = held(unit).grads;
-  ops::add(grads, scratch_.narrow(0, grads.numel()), grads);
+  auto& mine = held(unit);
+  if (!grads_are_whole()) return ops::add(mine.grads, scratch_.narrow(0, mine.grads.numel()), mine.grads);
+  ops::add(mine.grads, mine.whole_grads, mine.grads);
+  for (const auto& slot : group_of(unit).slots) parameter(slot).release_grad();
+  mine.whole_grads = Tensor();
+  mine.bound_for = -1;
 }
 
 void ShardedParameters::fill_initial(std::uint64_t seed) {
   for (int unit = 0; unit < static_cast<int>(held_.size()); ++unit) {
     for (const auto& slot : group_of(unit).slots) {
-      if (slot.rows_of(group_.rank()) == 0) continue;
-      parameter(slot).fill_initial(seed, own_part(held(unit).values, slot),
-                                   parameter(slot).global_index(group_.rank() * slot.chunk_numel()));
+      const auto own = without_padding(chunk_in(held(unit).values, slot, values_are_whole()), slot);
+      if (own.numel() > 0)
+        parameter(slot).fill_initial(seed, own, parameter(slot).global_index(part_ * slot.chunk_numel()));
     }
   }
 }
 
 void ShardedParameters::take_back(int unit) {
+  if (values_are_whole()) return;
   for (const auto& slot : group_of(unit).slots) {
-    const auto part = own_part(held(unit).values, slot);
-    if (part.numel() == 0) continue;
-    const auto whole = held(unit).whole.narrow(slot.offset + group_.rank() * slot.chunk_numel(), part.numel());
-    part.copy_from(whole);
+    const auto own = without_padding(chunk_in(held(unit).values, slot, false), slot);
+    if (own.numel() > 0) own.copy_from(without_padding(chunk_in(held(unit).whole, slot, true), slot));
   }
 }
 
@@ -109,10 +165,11 @@ std::vector<OptimizerPiece> ShardedParameters::pieces() const {
   std::vector<OptimizerPiece> result;
   for (std::size_t unit = 0; unit < held_.size(); ++unit) {
     for (const auto& slot : program_.shards[unit].slots) {
-      if (slot.rows_of(group_.rank()) == 0) continue;
+      if (slot.rows_of(part_) == 0) continue;
       const auto& target = parameter(slot);
-      result.push_back({target.name(), own_part(held_[unit].values, slot), own_part(held_[unit].grads, slot),
-                        target.is_matrix(), group_.rank() * slot.chunk_numel()});
+      result.push_back({target.name(), without_padding(chunk_in(held_[unit].values, slot, values_are_whole()), slot),
+                        without_padding(chunk_in(held_[unit].grads, slot, grads_are_whole()), slot), target.is_matrix(),
+                        part_ * slot.chunk_numel()});
     }
   }
   return result;
@@ -122,8 +179,7 @@ std::vector<Tensor> ShardedParameters::gradients_not_cut() const {
   std::vector<Tensor> result;
   for (std::size_t unit = 0; unit < held_.size(); ++unit) {
     for (const auto& slot : program_.shards[unit].slots) {
-      if (!parameter(slot).cut().is_cut())
-        result.push_back(held_[unit].grads.narrow(slot.shard_offset, slot.chunk_numel()));
+      if (!parameter(slot).cut().is_cut()) result.push_back(chunk_in(held_[unit].grads, slot, grads_are_whole()));
     }
   }
   return result;

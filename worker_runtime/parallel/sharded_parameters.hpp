@@ -1,34 +1,36 @@
-// The memory of parameters that are split over the ranks (fully_shard), and its collectives.
+// The memory of parameters of which each rank has or updates a part (fully_shard, HSDP, ZeRO), and its collectives.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/mesh/redistribute.hpp"
 #include "worker_runtime/nn/parameter.hpp"
 #include "worker_runtime/optim/optimizer.hpp"
 #include "worker_runtime/parallel/program.hpp"
 
 namespace dtrun::runtime {
 
-// What is held for the whole run: this rank's part of values and gradients (f32). What comes and goes with the actions
-// of the program: whole values of a unit (UNSHARD to RESHARD) and whole gradients (BACKWARD to the WAIT of their
-// reduce-scatter), both as MemoryTag::comm. Sums are in rank order, so that every element has the bits that an
-// all-reduce would give it. Owner: StepExecutor; `program`, parameters and group outlive it. A unit is an index of
-// Program::shards.
+// What is held for the whole run: this rank's part of values and gradients (f32); ZeRO holds whole values, stage 1
+// whole gradients too. What comes and goes with the actions of the program, as MemoryTag::comm: whole values of a unit
+// (UNSHARD to RESHARD), the part that RESHARD keeps (to the WAIT of UNSHARD), and whole gradients (BACKWARD to the WAIT
+// of their sum; of stage 1 those of later micro-batches, to ACCUMULATE). Sums are in rank order, so that every element
+// has the bits that an all-reduce would give it. Owner: StepExecutor; `program`, parameters and the groups of the mesh
+// outlive it. A unit is an index of Program::shards.
 class ShardedParameters {
  public:
-  ShardedParameters(const Program& program, std::span<Parameter* const> parameters, ProcessGroup& group);
+  // `mesh`: the axes dp and fsdp.
+  ShardedParameters(const Program& program, std::span<Parameter* const> parameters, const DeviceMesh& mesh);
 
-  void unshard(int unit);
+  void unshard(int unit, int ways = 0);
   void wait_whole(int unit);
-  void reshard(int unit);
+  void reshard(int unit, int ways = 0);
   // Before backward of a unit that computes with what `unit` owns: places for the gradients, unless there are some.
-  void need_gradients(int unit);
+  void need_gradients(int unit, int micro_batch);
   void reduce(int unit, int micro_batch);
   void wait_reduced(int unit);
-  // The sum of the last micro-batch but the first onto those before.
+  // Onto the gradients before: the sum of the last micro-batch, or (stage 1) its whole gradients.
   void accumulate(int unit);
 
   void fill_initial(std::uint64_t seed);
@@ -37,23 +39,38 @@ class ShardedParameters {
   std::vector<OptimizerPiece> pieces() const;
   // This rank's part of the gradient of every parameter that tensor parallelism leaves whole, padding included.
   std::vector<Tensor> gradients_not_cut() const;
+  // The ranks that gather from what RESHARD keeps; nullptr when it keeps nothing.
+  ProcessGroup* kept_group() const { return kept_mesh_.valid() ? &kept_mesh_.group("kept") : nullptr; }
 
  private:
+  using Slot = ShardGroup::Slot;
   struct Held {
-    Tensor values, grads;             // [shard_numel]
+    Tensor values, grads;             // [shard_numel], or the whole [numel] where ZeRO keeps it
+    Tensor kept;                      // [numel / ways]
     Tensor whole, whole_grads;        // [numel] while they exist
+    int bound_for = -1;               // the micro-batch whose gradients have their places
     std::vector<Work> gathers, sums;  // one for each slot
+    std::vector<Redistribution> sums_of_replicas;
   };
   const ShardGroup& group_of(int unit) const { return program_.shards[static_cast<std::size_t>(unit)]; }
   Held& held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
-  Parameter& parameter(const ShardGroup::Slot& slot) const {
-    return *parameters_[static_cast<std::size_t>(slot.parameter)];
-  }
-  Tensor own_part(const Tensor& shard, const ShardGroup::Slot& slot) const;  // without padding
+  Parameter& parameter(const Slot& slot) const { return *parameters_[static_cast<std::size_t>(slot.parameter)]; }
+  Tensor allocate(std::int64_t numel, MemoryTag tag) const;
+  void bind_values(int unit, const Tensor& whole);
+  // This rank's part of a slot, with padding, in a rank's own memory or (`in_whole`) in whole memory.
+  Tensor chunk_in(const Tensor& memory, const Slot& slot, bool in_whole) const;
+  Tensor whole_in(const Tensor& whole, const Slot& slot) const;
+  Tensor without_padding(const Tensor& chunk, const Slot& slot) const;
+  bool values_are_whole() const { return !config_.splits_parameters(); }
+  bool grads_are_whole() const { return !config_.splits_gradients(); }
 
   const Program& program_;
+  const ParallelConfig& config_;
   const std::span<Parameter* const> parameters_;
-  ProcessGroup& group_;
+  const DeviceMesh mesh_;
+  ProcessGroup& parts_;  // the ranks that have a part each
+  const int part_;
+  DeviceMesh kept_mesh_;
   std::vector<Held> held_;
   Tensor scratch_;  // sums of later micro-batches, one unit at a time
 };

@@ -46,14 +46,15 @@ std::string sharding_text(const Model& model, const Program& program) {
   for (std::size_t i = 0; i < model.parameters().size(); ++i) {
     const Parameter& parameter = *model.parameters()[i];
     text += fmt::format("  {:40} {}", parameter.name(), parameter.shape().to_string());
-    Shape local = parameter.local_shape();
+    const Shape& local = parameter.local_shape();
     if (axes.tp > 1) text += fmt::format(" | {} -> {}", tp_text(parameter), local.to_string());
     if (const auto* slot = slot_of(program, static_cast<int>(i)); slot != nullptr) {
-      const int part = axes.data_rank(program.rank) % axes.fsdp;
+      const int part = program.config.part(program.rank);
       const auto rows = slot->rows_of(part);
-      local = with_rows(local, rows);
-      text += fmt::format(" | fsdp: rows {} -> {}", range_text(part * slot->chunk_rows, rows, slot->rows),
-                          local.to_string());
+      const auto range = range_text(part * slot->chunk_rows, rows, slot->rows);
+      text += program.config.splits_parameters()
+                  ? fmt::format(" | fsdp: rows {} -> {}", range, with_rows(local, rows).to_string())
+                  : fmt::format(" | updates elements {}", range);
     }
     text += "\n";
   }

@@ -51,15 +51,17 @@ std::optional<double> limit_of_group(const fs::path& root) {
 
 }  // namespace
 
-MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples, int shards,
-                        bool own_model, int tensor_ranks) {
-  const auto parameters = static_cast<double>(parameter_count) * kFloat / shards;
+MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples,
+                        const ParallelConfig& parallel, bool own_model) {
+  const auto whole = static_cast<double>(parameter_count) * kFloat, part = whole / parallel.parts();
   const auto tokens = static_cast<double>(config.batch_size) * static_cast<double>(config.seq_len);
   MemoryNeed need;
-  need.parameters = parameters;
-  need.gradients = parameters * (config.micro_batches > 1 && shards == 1 ? 2 : 1);
-  need.optimizer = parameters * 2;
-  need.activations = own_model ? 0 : tokens * activation_floats(config.model_choice(1)) * kFloat / tensor_ranks;
+  need.parameters = parallel.splits_parameters() ? part : whole;
+  need.gradients = parallel.splits_gradients()                                ? part
+                   : config.micro_batches > 1 && !parallel.splits_optimizer() ? whole * 2
+                                                                              : whole;
+  need.optimizer = part * 2;
+  need.activations = own_model ? 0 : tokens * activation_floats(config.model_choice(1)) * kFloat / parallel.axes.tp;
   need.data = tokens * static_cast<double>(config.micro_batches) * 2 * kFloat + static_cast<double>(samples) * 8;
   return need;
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/parallel/program.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 
 namespace dtrun::runtime {
@@ -18,11 +19,10 @@ struct MemoryNeed {
   double parameters = 0, gradients = 0, optimizer = 0, activations = 0, data = 0;
   double total() const { return parameters + gradients + optimizer + activations + data; }
 };
-// `parameter_count`: of this rank's part of every layer, of which there are `tensor_ranks`. `shards`: ranks over which
-// these parameters are split. `own_model`: not one that the configuration describes; what it keeps
-// for backward is not known.
-MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples, int shards = 1,
-                        bool own_model = false, int tensor_ranks = 1);
+// `parameter_count`: of this rank's part of every layer, where tensor parallelism cuts them. `own_model`: not one that
+// the configuration describes; what it keeps for backward is not known.
+MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples,
+                        const ParallelConfig& parallel = {}, bool own_model = false);
 
 // Free memory and swap of the host, and not more than the control group may have. Nothing when the kernel does not say.
 // `root` stands for "/", for tests.

@@ -73,12 +73,16 @@ ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
     throw UsageError("train", fmt::format("--seq-len is {}, expected a multiple of tp={} for --parallel {}",
                                           config.seq_len, result.axes.tp, config.parallel));
   }
-  result.reshard_after_forward = config.reshard_after_forward == "true";
+  const auto ways = env::parse_int(config.reshard_after_forward);
+  result.reshard_after_forward = config.reshard_after_forward != "false";
+  result.reshard_ways = static_cast<int>(ways.value_or(0));
+  result.zero = static_cast<int>(config.zero);
   result.micro_batches = static_cast<int>(config.micro_batches);
   result.bucket_bytes = config.bucket_bytes();
   // Unlimited means one bucket; the first one is small only when there is a second.
   result.first_bucket_bytes =
       config.bucket_mb == 0 ? result.bucket_bytes : std::min(result.bucket_bytes, std::int64_t{1} << 20);
+  result.validate();
   return result;
 }
 

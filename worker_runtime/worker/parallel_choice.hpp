@@ -9,7 +9,8 @@ namespace dtrun::runtime {
 // Ranks per axis as `--parallel` says them: "dp=4", "pp=2,tp=2", "tp=4,sp", or "" for dp over all ranks. Throws
 // UsageError unless the product is `world_size`.
 MeshAxes parse_parallel(const std::string& text, int world_size);
-// Throws UsageError unless --parallel fits the world, and --seq-len the ranks that share a sequence.
+// Throws UsageError unless --parallel fits the world and --seq-len the ranks that share a sequence, and for what cannot
+// be together.
 ParallelConfig parallel_config(const TrainConfig& config, int world_size);
 // Gives the parameters the part of `rank` along the axis tp, by the plan of the model. Throws UsageError.
 void cut_over_tp(Model& model, const MeshAxes& axes, int rank);

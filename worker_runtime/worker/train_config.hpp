@@ -39,7 +39,8 @@ struct TrainConfig {
   double max_seconds = 0;  // 0: no limit
   // layout
   std::string parallel;                        // dp=N, fsdp=N, tp=N and their products; empty: dp over all ranks
-  std::string reshard_after_forward = "true";  // fsdp: "false" keeps parameters whole until backward
+  std::int64_t zero = 0;                       // dp: stage of ZeRO
+  std::string reshard_after_forward = "true";  // fsdp: "false" keeps parameters whole until backward; or a number
   double bucket_mb = 25;                       // 0: unlimited
   std::string dtype = "f32";
   std::string device = "auto";

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/nn/gpt2.hpp"
 #include "worker_runtime/worker/train_config.hpp"
@@ -69,7 +70,12 @@ void TrainConfig::validate() const {
   expect_word("dtype", dtype, {"f32"}, {"bf16"});
   expect_word("device", device, {"auto", "cpu"}, {"cuda", "fake-cuda"});
   expect_word("backend", backend, {"auto", "shm", "gloo"}, {"nccl"});
-  expect_word("reshard-after-forward", reshard_after_forward, {"true", "false"}, {});
+  if (const auto ways = env::parse_int(reshard_after_forward)) {
+    expect_range("reshard-after-forward", *ways, 1, 1 << 20);
+  } else {
+    expect_word("reshard-after-forward", reshard_after_forward, {"true", "false", "a number of ranks"}, {});
+  }
+  expect_range("zero", zero, 0, 2);
   expect_range("vocab-size", vocab_size, 0, GPT2Config::kMostVocabulary);
   expect_range("seq-len", seq_len, 1, GPT2Config::kMostPositions);
   expect_range("batch-size", batch_size, 1, 1 << 20);

@@ -75,16 +75,15 @@ std::string initial_weights(const TrainConfig& config) {
 }
 
 void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own) {
-  const auto axes = parallel_config(config, world_size).axes;
+  const auto parallel = parallel_config(config, world_size);
+  const int last = parallel.axes.tp - 1;  // the rank with least
   const auto dataset = open_dataset(config);
   auto model = make_model(config, choose_vocab_size(config, dataset), own);
-  cut_over_tp(model, axes, axes.tp - 1);  // the rank with least
-  const auto parameters = describe(model).numel();
-  if (axes.tp > 1) {  // layers that do not fit together
-    const auto program = compile(describe(model), parallel_config(config, world_size), axes.tp - 1);
-    predict_needs(model, program, config, static_cast<bool>(own));
-  }
-  require_memory(least_memory(config, parameters, dataset.size(), axes.fsdp, static_cast<bool>(own), axes.tp),
+  cut_over_tp(model, parallel.axes, last);
+  const auto description = describe(model);
+  if (last > 0)  // layers that do not fit together
+    predict_needs(model, compile(description, parallel, last), config, static_cast<bool>(own));
+  require_memory(least_memory(config, description.numel(), dataset.size(), parallel, static_cast<bool>(own)),
                  local_world_size, available_memory());
   const auto weights = initial_weights(config);
   if (weights.empty()) return;

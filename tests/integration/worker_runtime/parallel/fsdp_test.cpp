@@ -1,5 +1,8 @@
 // Split parameters between real ranks: the numbers are those of data parallelism, the memory is the n-th part.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <map>
 #include <thread>
 
 #include "tests/catch.hpp"
@@ -48,6 +51,14 @@ Result train(int world, const TrainConfig& config, bool comm_thread = false) {
   return results[0];
 }
 
+TrainConfig with(std::string parallel, std::int64_t zero, std::string reshard, const std::string& model) {
+  auto config = small_run(model);
+  config.parallel = std::move(parallel);
+  config.zero = zero;
+  config.reshard_after_forward = std::move(reshard);
+  return config;
+}
+
 TrainConfig split(int ranks, const std::string& model = "gpt2") {
   auto config = small_run(model);
   config.parallel = "fsdp=" + std::to_string(ranks);
@@ -79,10 +90,57 @@ TEST_CASE("split parameters train to the bits of whole ones, also unevenly split
   }
 }
 
+TEST_CASE("replicas of parts, ZeRO and parts over neighbours train to the bits of whole parameters") {
+  struct Row {
+    int world;
+    const char* parallel;
+    std::int64_t zero = 0;
+    const char* reshard = "true";
+  };
+  const std::string model = GENERATE("gpt2", "llama");
+  const std::vector<Row> rows = {{2, "dp=2", 1},
+                                 {2, "dp=2", 2},
+                                 {2, "dp=1,fsdp=2"},
+                                 {2, "dp=2,fsdp=1"},
+                                 {2, "fsdp=2", 0, "1"},
+                                 {2, "fsdp=2", 0, "2"},
+                                 {3, "dp=3", 1},
+                                 {3, "dp=3", 2},
+                                 {4, "dp=4", 1},
+                                 {4, "dp=4", 2},
+                                 {4, "fsdp=4", 0, "2"},
+                                 {4, "dp=2,fsdp=2"},
+                                 {4, "dp=2,fsdp=2", 0, "false"},
+                                 {6, "dp=3,fsdp=2"},
+                                 {6, "dp=2,fsdp=3"},
+                                 {6, "fsdp=6", 0, "3"},
+                                 {8, "dp=2,fsdp=4", 0, "2"}};
+  std::map<int, std::uint64_t> alone;
+  for (const auto& row : rows) {
+    if (!alone.contains(row.world)) {
+      auto accumulated = small_run(model);
+      accumulated.micro_batches = row.world;
+      alone[row.world] = train(1, accumulated).hash;
+    }
+    for (const bool comm_thread : {false, true}) {
+      CAPTURE(model, row.parallel, row.zero, row.reshard, comm_thread);
+      CHECK(train(row.world, with(row.parallel, row.zero, row.reshard, model), comm_thread).hash == alone[row.world]);
+    }
+  }
+}
+
 TEST_CASE("clipping sees the same norm however gradients are split") {
-  auto whole = small_run(), parts = split(3);
-  whole.clip_norm = parts.clip_norm = 0.25;
-  CHECK(train(3, whole).hash == train(3, parts).hash);
+  auto whole = small_run();
+  whole.clip_norm = 0.25;
+  for (const auto& [world, parts] : {std::pair{3, split(3)},
+                                     {3, with("dp=3", 1, "true", "gpt2")},
+                                     {3, with("dp=3", 2, "true", "gpt2")},
+                                     {4, with("dp=2,fsdp=2", 0, "true", "gpt2")}}) {
+    auto clipped = parts;
+    clipped.clip_norm = 0.25;
+    CAPTURE(parts.parallel, parts.zero);
+    CHECK(train(world, whole).hash == train(world, clipped).hash);
+  }
 }
 
 TEST_CASE("several micro-batches: one part is held, the loss is that of whole parameters") {
@@ -94,11 +152,27 @@ TEST_CASE("several micro-batches: one part is held, the loss is that of whole pa
   auto kept = parts;
   kept.reshard_after_forward = "false";
   CHECK(train(2, kept).hash == b.hash);
+  // ZeRO: stage 1 sums micro-batches first, as whole gradients do; stage 2 sums each over the ranks, as parts do.
+  auto one = with("dp=2", 1, "true", "gpt2"), two = with("dp=2", 2, "true", "gpt2");
+  one.micro_batches = two.micro_batches = 3;
+  CHECK(train(2, one).hash == a.hash);
+  CHECK(train(2, two).hash == b.hash);
 }
 
-TEST_CASE("a rank holds the n-th part of parameters, gradients and optimizer state, and two units more in a step") {
+TEST_CASE("a rank holds its part of parameters, gradients and optimizer state, and two units more in a step") {
+  struct Row {
+    const char* parallel;
+    std::int64_t zero = 0, micro_batches = 1;
+    const char* reshard = "true";
+  };
+  const auto row =
+      GENERATE(Row{"fsdp=4"}, Row{"fsdp=4", 0, 2}, Row{"fsdp=4", 0, 1, "2"}, Row{"dp=2,fsdp=2"},
+               Row{"dp=2,fsdp=2", 0, 2, "false"}, Row{"dp=4", 1}, Row{"dp=4", 1, 2}, Row{"dp=4", 2}, Row{"dp=4", 2, 2});
+  CAPTURE(row.parallel, row.zero, row.micro_batches, row.reshard);
   constexpr int kRanks = 4;
-  const auto config = split(kRanks);
+  auto config = with(row.parallel, row.zero, row.reshard, "gpt2");
+  config.micro_batches = row.micro_batches;
+  const bool splits_values = row.zero == 0, splits_gradients = row.zero != 1;
   const dtrun::tests::TempDirectory directory;
   std::vector<std::string> texts(kRanks);
   std::vector<std::thread> threads;
@@ -108,17 +182,31 @@ TEST_CASE("a rank holds the n-th part of parameters, gradients and optimizer sta
       const auto look = [&](ProcessGroup& group) {
         const auto before = account.current(MemoryTag::comm);
         Trainer trainer(group, account, config);
-        std::size_t parameters = 0;
-        for (const auto& shard : trainer.program().shards) parameters += rounded(shard.shard_numel);
-        const auto metrics = rounded(trainer.program().buffers.back().numel);
-        expect(account.current(MemoryTag::param) == parameters, "the n-th part of the parameters");
-        expect(account.current(MemoryTag::grad) == parameters + metrics, "the n-th part of the gradients");
-        expect(account.current(MemoryTag::optimizer) <= 2 * parameters + 64 * 2 * 28, "the n-th part of the moments");
+        std::size_t parts = 0, whole = 0, largest = 0, slots = 0;
+        for (const auto& shard : trainer.program().shards) {
+          parts += rounded(shard.shard_numel);
+          whole += rounded(shard.numel);
+          largest = std::max(largest, rounded(shard.shard_numel));
+          slots += shard.slots.size();
+        }
+        auto gradients = (splits_gradients ? parts : whole) + rounded(trainer.program().buffers.back().numel);
+        if (row.micro_batches > 1 && splits_gradients) gradients += largest;
+        const auto parameters = splits_values ? parts : whole;
+        const auto& prediction = trainer.prediction();
+        const auto near = [](std::size_t bytes, std::uint64_t predicted, std::size_t buffers) {
+          return bytes >= predicted && bytes < predicted + 64 * buffers;
+        };
+        expect(account.current(MemoryTag::param) == parameters, "its part of the parameters");
+        expect(near(parameters, prediction.param_bytes, 4), "what is predicted of parameters");
+        expect(account.current(MemoryTag::grad) == gradients, "its part of the gradients");
+        expect(near(gradients, prediction.grad_bytes, 6), "what is predicted of gradients");
+        expect(account.current(MemoryTag::optimizer) <= 2 * (parts + 64 * slots), "its part of the moments");
         trainer.run([] { return false; }, [](const StepRecord&) {});
         expect(account.current(MemoryTag::comm) == before, "nothing whole after a step");
-        expect(account.current(MemoryTag::param) == parameters, "the n-th part of the parameters after a step");
-        const auto peak = account.peak(MemoryTag::comm) - before, predicted = trainer.prediction().whole_peak_bytes;
-        expect(peak >= predicted && peak < predicted + 64 * 8, "what is predicted of whole units");
+        expect(account.current(MemoryTag::param) == parameters, "its part of the parameters after a step");
+        const auto peak = account.peak(MemoryTag::comm) - before;
+        expect(near(peak, prediction.whole_peak_bytes, slots + 8),
+               fmt::format("what is predicted of whole units: {} of {}", peak, prediction.whole_peak_bytes));
       };
       texts[static_cast<std::size_t>(rank)] =
           dtrun::test::run_rank(directory.path(), rank, kRanks, look, {.account = &account}, "shm");
@@ -145,4 +233,24 @@ TEST_CASE("what is saved from parts is what is saved from whole parameters, and 
   run(3, small_run(), "parts", "whole again");
   run(3, split(3), "whole", "parts again");
   CHECK(directory.read("whole again") == directory.read("parts again"));
+  for (const std::int64_t stage : {1, 2}) {
+    run(3, with("dp=3", stage, "true", "gpt2"), "parts", "zero again");
+    CHECK(directory.read("whole again") == directory.read("zero again"));
+  }
+}
+
+TEST_CASE("modes that cannot be together are refused before anything is trained") {
+  const auto problem = [](int world, const TrainConfig& config) {
+    const auto texts = dtrun::test::run_ranks(world, [&](ProcessGroup& group) {
+      MemoryAccount account;
+      Trainer trainer(group, account, config);
+    });
+    CHECK(texts == std::vector<std::string>(texts.size(), texts.front()));
+    return texts.front();
+  };
+  CHECK_THAT(problem(2, with("fsdp=2", 1, "true", "gpt2")), Catch::Contains("ZeRO stage 1 with the axis fsdp"));
+  CHECK_THAT(problem(4, with("dp=2,fsdp=2", 2, "true", "gpt2")), Catch::Contains("ZeRO stage 2 with the axis fsdp"));
+  CHECK_THAT(problem(4, with("fsdp=4", 0, "3", "gpt2")),
+             Catch::Contains("resharding to 3 ranks after forward, expected a divisor of the 4 of axis fsdp"));
+  CHECK_THAT(problem(3, with("dp=2,fsdp=2", 0, "true", "gpt2")), Catch::Contains("needs 4 ranks, this job has 3"));
 }

@@ -16,6 +16,7 @@ struct Mode {
   std::int64_t micro_batches = 1;
   const char* reshard = "true";
   double bucket_mb = 25;
+  std::int64_t zero = 0;
 };
 
 TrainConfig small_run(const Mode& mode) {
@@ -32,6 +33,7 @@ TrainConfig small_run(const Mode& mode) {
   config.bucket_mb = mode.bucket_mb;
   config.parallel = mode.parallel;
   config.reshard_after_forward = mode.reshard;
+  config.zero = mode.zero;
   return config;
 }
 
@@ -66,7 +68,10 @@ TEST_CASE("a dry run says what each rank holds, sends and computes in a step") {
   const auto mode =
       GENERATE(Mode{1, ""}, Mode{1, "", "llama", 3}, Mode{2, "dp=2"}, Mode{4, "dp=4", "llama", 2, "true", kOneKiB},
                Mode{2, "fsdp=2"}, Mode{2, "fsdp=2", "llama", 1, "false"}, Mode{3, "fsdp=3", "gpt2", 2},
-               Mode{4, "fsdp=4", "llama"}, Mode{4, "fsdp=4", "gpt2", 2, "false"});
+               Mode{4, "fsdp=4", "llama"}, Mode{4, "fsdp=4", "gpt2", 2, "false"}, Mode{4, "fsdp=4", "gpt2", 1, "2"},
+               Mode{4, "dp=2,fsdp=2"}, Mode{6, "dp=2,fsdp=3", "llama", 2, "false"},
+               Mode{2, "dp=2", "gpt2", 1, "true", 25, 1}, Mode{3, "dp=3", "llama", 3, "true", 25, 1},
+               Mode{2, "dp=2", "llama", 1, "true", 25, 2}, Mode{3, "dp=3", "gpt2", 3, "true", 25, 2});
   for (const bool comm_thread : {false, true}) {
     CAPTURE(mode.ranks, mode.parallel, mode.model, mode.micro_batches, mode.reshard, comm_thread);
     const std::vector<std::string> well(static_cast<std::size_t>(mode.ranks));
