@@ -36,6 +36,11 @@ STORED = {"gpt2": ("wte.weight", "h.0.ln_1.weight", "h.1.attn.c_attn.weight", "h
                     "model.layers.2.self_attn.o_proj.weight")}
 
 
+# Of loss, gradients and parameters in bf16: about twice what PyTorch itself is away from its f32 (8 seeds: 4.7e-3, 8.2e-2 of the largest
+# element, 3.3e-3). Those of modes_parity.cpp.
+BF16_LIMITS = (1e-2, 0.15, 1e-2)
+
+
 def rank_main(rank, directory, ranks, function):
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # that gathering a 2-D layout is not fast
@@ -82,7 +87,8 @@ def main():
             continue
         found = on_ranks(how.ranks, lambda: torch_modes.train(name, family, initial, tokens, targets))
         loss, gradient, parameter = differences(found, one)
-        good = loss < 1e-5 and gradient < 2e-5 and parameter < 1e-4
+        limits = BF16_LIMITS if how.group == "bf16" else (1e-5, 2e-5, 1e-4)
+        good = all(difference < limit for difference, limit in zip((loss, gradient, parameter), limits))
         bad += not good
         print(f"{name:14} {'ok  ' if good else 'FAIL'} from one process of PyTorch: loss {loss:.1e} gradients {gradient:.1e} parameters {parameter:.1e}", flush=True)
         stored = lambda n: args.whole or n in ("loss", "norm") or n.split(".", 1)[1] in STORED[args.model]

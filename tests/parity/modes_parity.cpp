@@ -47,6 +47,8 @@ const std::vector<Row>& rows() {
       {"tp sp 4", 4, {{"parallel", "tp=4,sp"}}},
       {"fsdp x tp 2x2", 4, {{"parallel", "fsdp=2,tp=2"}}},
       {"fsdp 4", 4, {{"parallel", "fsdp=4"}, {"reshard-after-forward", "2"}}},
+      {"fsdp bf16 2", 2, {{"parallel", "fsdp=2"}, {"dtype", "bf16"}}},
+      {"fsdp bf16 2", 2, {{"parallel", "dp=2"}, {"dtype", "bf16"}}},
       {"hsdp 2x2", 4, {{"parallel", "dp=2,fsdp=2"}}},
       {"zero 2", 2, {{"parallel", "dp=2"}, {"zero", "1"}}},
       {"zero 4", 4, {{"parallel", "dp=4"}, {"zero", "1"}}},
@@ -81,6 +83,11 @@ class Run {
     config_ = parallel_config(settings, world.size());
     cut_over_tp(model_, config_.axes, world.rank());
     mesh_ = make_mesh(world, config_.axes);
+    if (config_.param_dtype == DType::bf16) {  // those of make_modes_golden.py
+      loss_.limit = parameter_.limit = 1e-2;
+      norm_.limit = 3e-2;
+      gradient_.limit = 0.15;
+    }
   }
 
   // Throws unless all agrees. The ranks gather together, the first one looks.

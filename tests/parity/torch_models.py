@@ -15,7 +15,7 @@ def attention(q, k, v, dim):
     batch, length, _ = q.shape
     q, k, v = (x.view(batch, length, -1, dim).transpose(1, 2) for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    scores = q @ k.transpose(-2, -1) / math.sqrt(dim) + torch.full((length, length), -math.inf).triu(1)
+    scores = q @ k.transpose(-2, -1) / math.sqrt(dim) + torch.full((length, length), -math.inf, dtype=q.dtype).triu(1)
     return (scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, length, -1)
 
 
@@ -109,7 +109,7 @@ class LlamaBlock(nn.Module):
         frequencies = 1.0 / self.base ** (torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim)
         angles = torch.outer(torch.arange(length, dtype=torch.float32), frequencies).repeat(1, 2)[:, None, :]
         first, second = x.chunk(2, dim=-1)
-        return (x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()).view(batch, length, width)
+        return (x * angles.cos() + torch.cat((-second, first), dim=-1) * angles.sin()).view(batch, length, width).to(x.dtype)
 
     def forward(self, x):
         h = self.input_layernorm(x)

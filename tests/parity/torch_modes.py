@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -45,7 +45,7 @@ class Mode:
 class DataParallel(Mode):
     """DDP, or fully_shard over a mesh of one axis or two (HSDP); `tp` of the ranks each train on the same data."""
 
-    def __init__(self, family, weights, how, replicas=1, tp=1, reshard=True):
+    def __init__(self, family, weights, how, replicas=1, tp=1, reshard=True, bf16=False):
         ranks = dist.get_world_size() // tp
         self.data_rank, self.ranks, self.zero = dist.get_rank() // tp, ranks, how == "zero"
         self.model = Stage(family, 0, family.layers)
@@ -60,9 +60,12 @@ class DataParallel(Mode):
         else:
             self.mesh = init_device_mesh("cpu", (ranks,))
         if how == "fsdp":
+            types = dict(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else {}
+            options = dict(mesh=self.mesh, reshard_after_forward=reshard)
             for layer in self.model.layers.values():
-                fully_shard(layer, mesh=self.mesh, reshard_after_forward=reshard)
-            self.wrapped = fully_shard(self.model, mesh=self.mesh, reshard_after_forward=reshard)
+                fully_shard(layer, mp_policy=MixedPrecisionPolicy(**types), **options)
+            # The loss of bf16 logits is one of f32.
+            self.wrapped = fully_shard(self.model, mp_policy=MixedPrecisionPolicy(**types, output_dtype=torch.float32 if bf16 else None), **options)
         else:
             self.wrapped = DistributedDataParallel(self.model)
 
@@ -164,6 +167,7 @@ MODES = {
     "fsdp 4": How("split", 4, DataParallel, dict(how="fsdp")),
     "fsdp kept 2": How("split", 2, DataParallel, dict(how="fsdp", reshard=False)),
     "hsdp 2x2": How("split", 4, DataParallel, dict(how="fsdp", replicas=2)),
+    "fsdp bf16 2": How("bf16", 2, DataParallel, dict(how="fsdp", bf16=True)),
     "tp 2": How("tensor", 2, TensorParallel, dict()),
     "tp 4": How("tensor", 4, TensorParallel, dict()),
     "tp sp 2": How("tensor", 2, TensorParallel, dict(sequence=True)),

@@ -21,6 +21,9 @@ struct RunContext {
   Arena& activation;                          // results of forward and what is saved for backward
   Arena& work;                                // gradients of activations, and temporaries
   TensorParallel* tensor_parallel = nullptr;  // the ranks that share every layer, when there are several
+  // Tapes round every result and every gradient of an activation to bfloat16: each node computes as one bf16 operation
+  // with sums in f32. Elements stay f32.
+  bool bf16 = false;
 };
 
 // The gradient of one input of a node while backward runs.
@@ -61,6 +64,8 @@ class Node {
   virtual bool has_weights() const { return false; }
   // Only a node that says more than `all` is given values that are cut over ranks.
   virtual Reach reach() const { return Reach::all; }
+  // A loss is more exact than bf16 has room for.
+  virtual bool result_stays_f32() const { return false; }
 
   // Floating point operations of forward, valid after forward. Backward costs the same per part that exists.
   virtual double flops() const { return 0; }

@@ -115,6 +115,7 @@ class CrossEntropyNode final : public Node {
  public:
   CrossEntropyNode(Tensor targets, bool training) : targets_(std::move(targets)), training_(training) {}
   std::string_view name() const override { return "cross_entropy"; }
+  bool result_stays_f32() const override { return true; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     const Tensor& logits = inputs[0];
     const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);

@@ -1,6 +1,8 @@
 #include "worker_runtime/ops/elementwise.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "worker_runtime/ops/checks.hpp"
@@ -84,6 +86,21 @@ void cast_to_f32(const Tensor& x, const Tensor& y) {
   float* const to = y.data<float>();
   for_pieces(x.numel(),
              [&](std::int64_t begin, std::int64_t count) { kernels().to_f32(from + begin, to + begin, count); });
+}
+
+void round_to_bf16(const Tensor& x) {
+  expect_dtype("round_to_bf16", "x", x, DType::f32);
+  if (x.is_abstract()) return;
+  float* const values = x.data<float>();
+  for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) {
+    constexpr std::int64_t kBlock = 1024;
+    std::array<std::uint16_t, kBlock> narrow;
+    for (std::int64_t i = begin; i < begin + count; i += kBlock) {
+      const auto length = std::min(kBlock, begin + count - i);
+      kernels().to_bf16(values + i, narrow.data(), length);
+      kernels().to_f32(narrow.data(), values + i, length);
+    }
+  });
 }
 
 void gelu_forward(const Tensor& x, const Tensor& y) {

@@ -19,5 +19,7 @@ double squared_norm(const Tensor& x);
 // f32 -> bf16 with round to nearest even (NaN stays NaN), and back (exact).
 void cast_to_bf16(const Tensor& x, const Tensor& y);
 void cast_to_f32(const Tensor& x, const Tensor& y);
+// x = the nearest value that bf16 has: what a bf16 tensor would hold, in f32.
+void round_to_bf16(const Tensor& x);
 
 }  // namespace dtrun::runtime::ops

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::uint64_t kElementBytes = 4;
 
-// One collective as its peers see it, f32 or bytes. As bytes_sent() counts: the tensor; all-gather: a rank's input;
-// reduce-scatter: a rank's output.
+// One collective as its peers see it, f32, bf16 or bytes. As bytes_sent() counts: the tensor; all-gather: a rank's
+// input; reduce-scatter: a rank's output.
 struct Call {
   const Action* action = nullptr;
   CommOp op = CommOp::all_reduce;
@@ -60,13 +60,15 @@ void add_sharded_calls(const Program& program, const Action& action, std::vector
   for (const auto& slot : group->slots) {
     if (action.kind == ActionKind::unshard && action.ways > 0) {
       const auto part = slot.chunk_numel() * config.parts() / action.ways;
-      calls.push_back({&action, CommOp::all_gather, part, action.ways});
+      calls.push_back({&action, CommOp::all_gather, part, action.ways, size_of(config.param_dtype)});
     } else if (action.kind == ActionKind::unshard) {
-      calls.push_back({&action, CommOp::all_gather, slot.chunk_numel(), config.parts()});
+      calls.push_back({&action, CommOp::all_gather, slot.chunk_numel(), config.parts(), size_of(config.param_dtype)});
     } else if (action.kind == ActionKind::reduce) {
-      calls.push_back({&action, CommOp::reduce_scatter, replica_part(slot, config), config.axes.data_ranks()});
+      calls.push_back({&action, CommOp::reduce_scatter, replica_part(slot, config), config.axes.data_ranks(),
+                       size_of(config.reduce_dtype)});
     } else if (config.replicas() > 1) {
-      calls.push_back({&action, CommOp::all_gather, replica_part(slot, config), config.replicas()});
+      calls.push_back(
+          {&action, CommOp::all_gather, replica_part(slot, config), config.replicas(), size_of(config.reduce_dtype)});
     }
   }
 }
@@ -103,7 +105,8 @@ std::vector<Call> collectives(const Program& program, const std::vector<Action>&
       const auto buffer = static_cast<std::size_t>(action.buffer);
       const auto numel = buffer < program.buffers.size() ? program.buffers[buffer].numel : -1;
       const auto& axes = program.config.axes;
-      calls.push_back({&action, CommOp::all_reduce, numel, metrics ? axes.world_size() : axes.data_ranks()});
+      calls.push_back({&action, CommOp::all_reduce, numel, metrics ? axes.world_size() : axes.data_ranks(),
+                       metrics ? kElementBytes : size_of(program.config.reduce_dtype)});
     } else if (action.kind == ActionKind::broadcast) {
       const bool known = action.unit >= 0 && static_cast<std::size_t>(action.unit) < program.model.units.size();
       calls.push_back({&action, CommOp::broadcast, known ? program.model.owned_numel(action.unit) : -1,
@@ -115,7 +118,10 @@ std::vector<Call> collectives(const Program& program, const std::vector<Action>&
 
 std::string text_of(const Call& call) {
   return fmt::format("action {}, {} of {} {} between {} ranks", call.action->id, name_of(call.op), call.numel,
-                     call.element_bytes == 1 ? "bytes" : "f32 elements", call.ranks);
+                     call.element_bytes == 1   ? "bytes"
+                     : call.element_bytes == 2 ? "bf16 elements"
+                                               : "f32 elements",
+                     call.ranks);
 }
 
 // Those in which ranks with different parts of the layers take part together.
@@ -138,48 +144,106 @@ std::string first_difference(const std::vector<Call>& zero, const std::vector<Ca
   return {};
 }
 
-// Follows the program: values from UNSHARD to RESHARD, what RESHARD keeps to the WAIT of the next UNSHARD, gradients
-// from BACKWARD to the WAIT of their sum, or (stage 1) to ACCUMULATE. HSDP sums a copy in the order of the ranks.
-std::uint64_t whole_peak(const Program& program) {
-  const auto& config = program.config;
-  std::int64_t now = 0, peak = 0;
-  std::vector<std::int64_t> gradients(program.shards.size(), 0), kept(program.shards.size(), 0);
-  const auto numel = [&](int unit) { return program.shards[static_cast<std::size_t>(unit)].numel; };
-  for (const auto& action : program.step) {
-    const auto unit = static_cast<std::size_t>(std::max(action.unit, 0));
-    const bool sum = action.buffer >= 0 && action.buffer != program.metrics_buffer();
-    std::int64_t goes = 0;
-    if (config.splits_parameters() && action.kind == ActionKind::unshard) now += numel(action.unit);
-    if (config.splits_parameters() && action.kind == ActionKind::wait && !sum && action.unit >= 0)
-      goes = std::exchange(kept[unit], 0);
-    if (action.kind == ActionKind::reshard) {
-      kept[unit] = action.ways > 0 ? numel(action.unit) / action.ways : 0;
-      now += kept[unit];
-      goes = numel(action.unit);
-    }
-    if (action.kind == ActionKind::backward && (config.splits_gradients() || action.micro_batch > 0)) {
-      for (const int parameter : program.model.units[unit].parameters) {
-        const int owner = program.model.first_use(parameter);
-        if (gradients[static_cast<std::size_t>(owner)] != 0) continue;
-        now += gradients[static_cast<std::size_t>(owner)] = numel(owner);
-      }
-    }
-    if (action.kind == ActionKind::accumulate && !config.splits_gradients()) goes = std::exchange(gradients[unit], 0);
-    if (sum && config.splits_gradients()) {
-      const auto& group = *group_of(program, action);
-      auto& held = gradients[static_cast<std::size_t>(&group - program.shards.data())];
-      if (action.kind == ActionKind::reduce && config.replicas() > 1) {
-        goes = std::exchange(held, 0);
-        for (const auto& slot : group.slots) held += replica_part(slot, config) * (config.axes.data_ranks() + 1);
-        now += held;
-      }
-      if (action.kind == ActionKind::wait) goes = std::exchange(held, 0);
-    }
-    peak = std::max(peak, now);
-    now -= goes;
+// Bytes that come and go: values from UNSHARD to RESHARD, what RESHARD keeps to the WAIT of the next UNSHARD, gradients
+// from BACKWARD to the WAIT of their sum, or (stage 1) to ACCUMULATE. What is sent in bf16 is a copy. HSDP sums a copy
+// in the order of the ranks.
+class WholeMemory {
+ public:
+  explicit WholeMemory(const Program& program)
+      : program_(program),
+        config_(program.config),
+        values_(program.shards.size()),
+        gradients_(program.shards.size()),
+        kept_(program.shards.size()) {}
+
+  std::uint64_t peak() {
+    for (const auto& action : program_.step) visit(action);
+    return static_cast<std::uint64_t>(peak_);
   }
-  return static_cast<std::uint64_t>(peak) * kElementBytes;
-}
+
+ private:
+  static constexpr std::int64_t kF32 = 4, kBf16 = 2;
+
+  void visit(const Action& action) {
+    const bool sum = action.buffer >= 0 && action.buffer != program_.metrics_buffer();
+    const bool starts = action.kind == ActionKind::reduce, ends = action.kind == ActionKind::wait;
+    if (!config_.splits_optimizer()) {
+      if (!sum || config_.reduce_dtype == DType::f32) return;
+      const auto bytes = program_.buffers[static_cast<std::size_t>(action.buffer)].numel * kBf16;
+      if (starts) add(bytes);
+      if (ends) now_ -= bytes;
+      return;
+    }
+    if (action.kind == ActionKind::backward) return backward(action);
+    const auto* group = group_of(program_, action);
+    if (group == nullptr) return;
+    const auto unit = static_cast<std::size_t>(group - program_.shards.data());
+    if (action.kind == ActionKind::unshard) unshard(*group, unit, action.ways);
+    if (action.kind == ActionKind::reshard) {
+      const auto part = action.ways > 0 ? group->numel / action.ways : 0;
+      replace(kept_[unit], part * static_cast<std::int64_t>(size_of(config_.param_dtype)));
+      replace(values_[unit], 0);
+    }
+    if (ends && !sum) {
+      if (config_.param_dtype == DType::bf16 && config_.splits_parameters()) {
+        replace(values_[unit], group->numel * kF32);
+      } else if (config_.param_dtype == DType::bf16) {
+        replace(values_[unit], 0);
+      }
+      replace(kept_[unit], 0);
+    }
+    if (action.kind == ActionKind::accumulate && !config_.splits_gradients()) replace(gradients_[unit], 0);
+    if (starts && sum) reduce(*group, unit);
+    if (ends && sum) replace(gradients_[unit], 0);
+  }
+
+  void unshard(const ShardGroup& group, std::size_t unit, int ways) {
+    if (config_.param_dtype == DType::bf16) {
+      replace(values_[unit], (group.numel + (ways > 0 ? 0 : group.shard_numel)) * kBf16);
+    } else if (config_.splits_parameters()) {
+      replace(values_[unit], group.numel * kF32);
+    }
+  }
+
+  void backward(const Action& action) {
+    if (!config_.splits_gradients() && action.micro_batch == 0) return;  // in their places
+    for (const int parameter : program_.model.units[static_cast<std::size_t>(action.unit)].parameters) {
+      const auto owner = static_cast<std::size_t>(program_.model.first_use(parameter));
+      if (gradients_[owner] == 0) replace(gradients_[owner], program_.shards[owner].numel * kF32);
+    }
+  }
+
+  void reduce(const ShardGroup& group, std::size_t unit) {
+    const bool narrow = config_.reduce_dtype == DType::bf16;
+    std::int64_t packed = 0, sums = 0;
+    for (const auto& slot : group.slots) {
+      if (config_.replicas() == 1) continue;
+      packed += replica_part(slot, config_) * config_.axes.data_ranks();
+      sums += replica_part(slot, config_);
+    }
+    if (narrow) {
+      replace(gradients_[unit],
+              (group.numel + packed + sums + (config_.splits_gradients() ? group.shard_numel : 0)) * kBf16);
+    } else if (packed > 0) {
+      replace(gradients_[unit], (packed + sums) * kF32);
+    }
+  }
+
+  void add(std::int64_t bytes) {
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+  }
+  // The old memory goes when the new one is there.
+  void replace(std::int64_t& held, std::int64_t bytes) {
+    add(bytes);
+    now_ -= std::exchange(held, bytes);
+  }
+
+  const Program& program_;
+  const ParallelConfig& config_;
+  std::vector<std::int64_t> values_, gradients_, kept_;  // by owning unit
+  std::int64_t now_ = 0, peak_ = 0;
+};
 
 }  // namespace
 
@@ -195,6 +259,7 @@ Prediction predict(const Program& program) {
   };
   count(program.setup, result.setup_bytes);
   count(program.step, result.step_bytes);
+  result.whole_peak_bytes = WholeMemory(program).peak();
   const auto bytes_of = [](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; };
   if (program.config.splits_optimizer()) {
     std::int64_t whole = 0, own = 0, largest = 0;
@@ -207,12 +272,14 @@ Prediction predict(const Program& program) {
     result.param_bytes = bytes_of(program.config.splits_parameters() ? own : whole);
     result.grad_bytes = bytes_of((splits_gradients ? own : whole) + program.buffers.back().numel);
     if (program.config.micro_batches > 1 && splits_gradients) result.grad_bytes += bytes_of(largest);
-    result.whole_peak_bytes = whole_peak(program);
+    if (!program.config.splits_parameters() && program.config.param_dtype == DType::bf16)
+      result.param_bytes += bytes_of(own);  // beside the copies
     return result;
   }
   result.param_bytes = bytes_of(program.model.numel());
   for (const auto& buffer : program.buffers) result.grad_bytes += bytes_of(buffer.numel);
   if (program.config.micro_batches > 1) result.grad_bytes += result.param_bytes;
+  if (program.config.param_dtype == DType::bf16) result.param_bytes *= 2;  // the copies
   return result;
 }
 

@@ -113,6 +113,7 @@ void ParallelConfig::validate() const {
   not_yet(axes.pp > 1, "the axis pp");
   not_yet(axes.pp > 1 && axes.tp > 1, "pp and tp together");
   not_yet(zero > 0 && axes.tp > 1, "ZeRO with the axis tp");
+  not_yet((param_dtype != DType::f32 || reduce_dtype != DType::f32) && axes.tp > 1, "bf16 with the axis tp");
   if (sequence_parallel && axes.tp == 1)
     throw UsageError("parallel", "sequence parallelism (sp) is for the ranks of the axis tp, expected tp=2 or more");
   const auto refuse = [](bool wrong, std::string text) {
@@ -124,6 +125,8 @@ void ParallelConfig::validate() const {
   refuse(reshard_ways < 0 || (reshard_ways > 0 && axes.fsdp % reshard_ways != 0),
          fmt::format("resharding to {} ranks after forward, expected a divisor of the {} of axis fsdp", reshard_ways,
                      axes.fsdp));
+  for (const auto dtype : {param_dtype, reduce_dtype})
+    refuse(dtype != DType::f32 && dtype != DType::bf16, fmt::format("type {}, expected f32 or bf16", name_of(dtype)));
   at_least_one("number of micro-batches", micro_batches);
   at_least_one("bucket size in bytes", bucket_bytes);
   at_least_one("size of the first bucket in bytes", first_bucket_bytes);

@@ -70,7 +70,9 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
       work_arena_(MemoryTag::work, account),
       parameters_(model.parameters()),
       works_(program_.buffers.size()),
+      narrow_sums_(program_.buffers.size()),
       micro_batch_of_gradients_(program_.model.units.size(), 0) {
+  context_.bf16 = program_.config.param_dtype == DType::bf16;
   if (mesh.rank() != program_.rank || mesh.shape() != program_.config.axes.shape()) {
     throw UsageError("parallel",
                      fmt::format("the program is for rank {} of {}, the mesh is {}, this is rank {}", program_.rank,
@@ -104,7 +106,15 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
     buffers_.push_back(world_.allocate(Shape{metrics.numel}, DType::f32, MemoryTag::grad));
     return;
   }
-  bind_values();
+  values_ = Tensor::empty(Shape{program_.model.numel()}, DType::f32, param_arena_);
+  if (program_.config.param_dtype == DType::bf16) copies_ = Tensor::empty(values_.shape(), DType::f32, param_arena_);
+  bind_values(values_);
+  std::int64_t start = 0;
+  for (int unit = 0; unit < static_cast<int>(program_.model.units.size()); ++unit) {
+    const auto owned = program_.model.owned_numel(unit);
+    unit_values_.push_back(values_.narrow(start, owned));
+    start += owned;
+  }
   bucket_grads_.resize(parameters_.size());
   for (const auto& buffer : program_.buffers) {
     buffers_.push_back(data_.allocate(Shape{buffer.numel}, DType::f32, MemoryTag::grad));
@@ -130,18 +140,11 @@ StepExecutor::~StepExecutor() {
   }
 }
 
-void StepExecutor::bind_values() {
-  values_ = Tensor::empty(Shape{program_.model.numel()}, DType::f32, param_arena_);
+void StepExecutor::bind_values(const Tensor& all) {
   std::int64_t offset = 0;
   for (Parameter* parameter : parameters_) {
-    parameter->bind_value(values_.narrow(offset, parameter->local_numel()).view(parameter->local_shape()));
+    parameter->bind_value(all.narrow(offset, parameter->local_numel()).view(parameter->local_shape()));
     offset += parameter->local_numel();
-  }
-  offset = 0;
-  for (int unit = 0; unit < static_cast<int>(program_.model.units.size()); ++unit) {
-    const auto owned = program_.model.owned_numel(unit);
-    unit_values_.push_back(values_.narrow(offset, owned));
-    offset += owned;
   }
 }
 
@@ -159,24 +162,15 @@ void StepExecutor::with_whole_parameters(const std::function<void()>& use, bool 
     use();
     if (changes) whole.take_back();
   };
-  if (!program_.config.splits_parameters()) return use_whole();
-  const int units = static_cast<int>(program_.shards.size());
-  for (int unit = 0; unit < units; ++unit) {
-    if (program_.shards[at(unit)].slots.empty()) continue;
-    shards_->unshard(unit);
-    shards_->wait_whole(unit);
-  }
-  const auto split_again = [&] {
-    for (int unit = 0; unit < units; ++unit) shards_->reshard(unit);
-  };
+  if (!shards_) return use_whole();
+  shards_->gather_exact();
   try {
     use_whole();
   } catch (...) {
-    split_again();
+    shards_->release_exact(false);
     throw;
   }
-  for (int unit = 0; changes && unit < units; ++unit) shards_->take_back(unit);
-  split_again();
+  shards_->release_exact(changes);
 }
 
 std::vector<OptimizerPiece> StepExecutor::optimizer_pieces() const {
@@ -231,6 +225,11 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
   flights_.resize(input.batches.size());
   ops::fill(metric(kMetricLoss), 0.0F);
   ops::fill(metric(kMetricStop), input.want_stop ? 1.0F : 0.0F);
+  if (copies_.defined()) {
+    copies_.copy_from(values_);
+    ops::round_to_bf16(copies_);
+    bind_values(copies_);
+  }
   const auto spent = [&] { return tensor_parallel_ ? tensor_parallel_->time_spent() : Clock::duration{}; };
   const auto spent_before = spent();
   for (const auto& action : program_.step) {
@@ -243,6 +242,7 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
       result.bytes_sent[std::string(program_.traffic_of(action))] += bytes;
     }
   }
+  if (copies_.defined()) bind_values(values_);
   result.tensor_parallel = spent() - spent_before;
   const auto total = static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches;
   if (buffers_.back().is_abstract()) return result;
@@ -292,8 +292,7 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
         shards_->reduce(owner, micro_batch_of_gradients_[at(owner)]);
         return spend(result.comm);
       }
-      works_[at(action.buffer)] =
-          (action.buffer == program_.metrics_buffer() ? world_ : data_).all_reduce_async(buffers_[at(action.buffer)]);
+      works_[at(action.buffer)] = start_sum(action.buffer);
       return spend(result.comm);
     case ActionKind::wait:
       if (shards_ && action.buffer != program_.metrics_buffer()) {
@@ -302,6 +301,8 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       }
       works_[at(action.buffer)].wait();
       works_[at(action.buffer)] = Work();
+      if (auto& sum = narrow_sums_[at(action.buffer)]; sum.defined())
+        ops::cast_to_f32(std::exchange(sum, Tensor()), buffers_[at(action.buffer)]);
       return spend(result.comm);
     case ActionKind::reduce_partial:
       announce(action, input.step);
@@ -315,6 +316,16 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       optimizer.step(input.lr, grad_scale_);
       return spend(result.optimizer);
   }
+}
+
+Work StepExecutor::start_sum(int buffer) {
+  const auto& values = buffers_[at(buffer)];
+  if (buffer == program_.metrics_buffer()) return world_.all_reduce_async(values);
+  if (program_.config.reduce_dtype == DType::f32) return data_.all_reduce_async(values);
+  auto& sum = narrow_sums_[at(buffer)];
+  sum = data_.allocate(values.shape(), program_.config.reduce_dtype);
+  ops::cast_to_bf16(values, sum);
+  return data_.all_reduce_async(sum);
 }
 
 // Actions that only a program with split parameters has.
@@ -357,6 +368,7 @@ void StepExecutor::backward(const Action& action) {
   flight.tensor = tape->backward(flight.tensor);
   tape.reset();
   for (const int index : program_.model.units[at(action.unit)].parameters) {
+    if (context_.bf16 && parameters_[at(index)]->has_grad()) ops::round_to_bf16(parameters_[at(index)]->grad());
     if (first_use_[at(index)] != action.unit || parameters_[at(index)]->has_grad()) continue;
     // Not part of the loss of this micro-batch: nothing was written, and a sum over ranks needs a number.
     parameters_[at(index)]->grad().zero();

@@ -83,7 +83,7 @@ class StepExecutor {
     std::vector<std::optional<Tape>> tapes;
   };
 
-  void bind_values();
+  void bind_values(const Tensor& all);
   void bind_gradients(int micro_batch);
   void run(const Action& action, const StepInput& input, Optimizer& optimizer, StepResult& result);
   void forward(const Action& action, const Batch& batch, StepResult& result);
@@ -95,6 +95,7 @@ class StepExecutor {
   SquareSum squares_of_all_ranks();
   std::vector<Tensor> gradients_not_cut() const;
   void reduce_partial();
+  Work start_sum(int buffer);
   void sharded(const Action& action);
   void announce(const Action& action, std::int64_t step);
   std::uint64_t sent() const;
@@ -112,11 +113,13 @@ class StepExecutor {
   std::vector<Parameter*> parameters_;
   std::vector<int> first_use_;                 // parameter -> unit
   Tensor values_;                              // all parameters, in order of first use
+  Tensor copies_;                              // of values_ for a step in bf16
   std::vector<Tensor> unit_values_;            // unit -> what it owns, a range of values_
   std::vector<Tensor> buffers_;                // by index of Program::buffers
   std::vector<Tensor> bucket_grads_;           // parameter -> its place in a bucket
   std::vector<Tensor> scratch_grads_;          // parameter; empty with one micro-batch
   std::vector<Work> works_;                    // by index of Program::buffers
+  std::vector<Tensor> narrow_sums_;            // the same; bf16, where that is what is sent
   std::vector<int> micro_batch_of_gradients_;  // by owning unit, of split gradients
   std::vector<int> owner_of_buffer_;           // the same by buffer: the unit
   std::optional<ShardedParameters> shards_;

@@ -7,7 +7,7 @@
 namespace dtrun::runtime {
 namespace {
 
-std::string mode_of(const ParallelConfig& config) {
+std::string layout_of(const ParallelConfig& config) {
   const auto axes = config.axes.to_string() + (config.sequence_parallel ? ",sp" : "");
   if (config.zero > 0) return fmt::format("{}, ZeRO stage {}", axes, config.zero);
   if (!config.splits_parameters()) return axes;
@@ -15,6 +15,13 @@ std::string mode_of(const ParallelConfig& config) {
   if (const int ways = config.ways_after_forward(); ways > 0)
     return fmt::format("{}, parameters resharded to {} ranks after forward", axes, ways);
   return axes + ", parameters resharded after forward";
+}
+
+std::string mode_of(const ParallelConfig& config) {
+  auto text = layout_of(config);
+  if (config.param_dtype == DType::bf16) text += ", computed in bf16";
+  if (config.reduce_dtype == DType::bf16) text += ", gradients sent in bf16";
+  return text;
 }
 
 void add_memory(const DryRun& needs, std::string& text) {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "worker_runtime/core/dtype.hpp"
 #include "worker_runtime/mesh/mesh_shape.hpp"
 
 namespace dtrun::runtime {
@@ -142,6 +143,10 @@ struct ParallelConfig {
 
   // With axes.tp > 1: between the cut layers each rank has a part of the sequence (sequence parallelism).
   bool sequence_parallel = false;
+  // Mixed precision, as torch's MixedPrecisionPolicy. Parameters and optimizer are f32 always. bf16 for `param_dtype`:
+  // units compute with bf16 copies of them, which are what is gathered, and as bf16 operations do (RunContext::bf16);
+  // gradients are bf16 numbers until they are summed. `reduce_dtype`: what ranks send for a sum.
+  DType param_dtype = DType::f32, reduce_dtype = DType::f32;
 
   bool splits_parameters() const { return axes.fsdp > 1; }
   // A rank updates one of this many parts, which replicas() ranks have. 1: all of it (DDP).

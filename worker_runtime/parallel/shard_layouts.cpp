@@ -19,12 +19,12 @@ ShardLayouts shard_layouts(const ParallelConfig& config) {
 
 RedistributePlan gather_plan(const ParallelConfig& config, const ShardGroup::Slot& slot) {
   const auto layouts = shard_layouts(config);
-  return plan_redistribute(flat(config, slot), DType::f32, layouts.store, layouts.compute, layouts.mesh);
+  return plan_redistribute(flat(config, slot), config.param_dtype, layouts.store, layouts.compute, layouts.mesh);
 }
 
 RedistributePlan reduce_plan(const ParallelConfig& config, const ShardGroup::Slot& slot) {
   const auto layouts = shard_layouts(config);
-  return plan_redistribute(flat(config, slot), DType::f32, layouts.grad, layouts.store, layouts.mesh);
+  return plan_redistribute(flat(config, slot), config.reduce_dtype, layouts.grad, layouts.store, layouts.mesh);
 }
 
 }  // namespace dtrun::runtime

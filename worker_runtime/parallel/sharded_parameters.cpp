@@ -28,14 +28,29 @@ ShardedParameters::ShardedParameters(const Program& program, std::span<Parameter
     mine.grads = allocate(grads_are_whole() ? group.numel : group.shard_numel, MemoryTag::grad);
     mine.values.zero();  // padding too
     mine.grads.zero();
-    if (values_are_whole()) bind_values(unit, mine.values);
+    if (values_are_whole()) {
+      bind_values(unit, mine.values);
+    } else if (!config_.splits_parameters()) {
+      mine.copies = allocate(group.numel, MemoryTag::param);
+      bind_values(unit, mine.copies);
+    }
     largest = std::max(largest, group.shard_numel);
   }
   if (config_.micro_batches > 1 && config_.splits_gradients()) scratch_ = allocate(largest, MemoryTag::grad);
 }
 
-Tensor ShardedParameters::allocate(std::int64_t numel, MemoryTag tag) const {
-  return mesh_.all().allocate(Shape{numel}, DType::f32, tag);
+Tensor ShardedParameters::allocate(std::int64_t numel, MemoryTag tag, DType dtype) const {
+  return mesh_.all().allocate(Shape{numel}, dtype, tag);
+}
+
+Tensor ShardedParameters::narrowed(const Tensor& values) const {
+  const auto result = allocate(values.numel(), MemoryTag::comm, DType::bf16);
+  ops::cast_to_bf16(values, result);
+  return result;
+}
+
+const Tensor& ShardedParameters::sums_of(int unit, int micro_batch) {
+  return grads_are_whole() || micro_batch == 0 ? held(unit).grads : scratch_;
 }
 
 Tensor ShardedParameters::whole_in(const Tensor& whole, const Slot& slot) const {
@@ -57,18 +72,26 @@ void ShardedParameters::bind_values(int unit, const Tensor& whole) {
   }
 }
 
+void ShardedParameters::start_gathers(int unit, const Tensor& own, const Tensor& whole) {
+  for (const auto& slot : group_of(unit).slots)
+    held(unit).gathers.push_back(
+        parts_.all_gather_async(whole_in(whole, slot), chunk_in(own, slot, values_are_whole())));
+}
+
 void ShardedParameters::unshard(int unit, int ways) {
   auto& mine = held(unit);
-  if (!values_are_whole()) mine.whole = allocate(group_of(unit).numel, MemoryTag::comm);
-  const auto& target = values_are_whole() ? mine.values : mine.whole;
+  if (computes_in_bf16()) {
+    mine.arriving = allocate(group_of(unit).numel, MemoryTag::comm, DType::bf16);
+    if (ways == 0) mine.own_values = narrowed(mine.values);
+  } else if (!values_are_whole()) {
+    mine.whole = allocate(group_of(unit).numel, MemoryTag::comm);
+  }
+  const auto& target = computes_in_bf16() ? mine.arriving : values_are_whole() ? mine.values : mine.whole;
+  if (ways == 0) return start_gathers(unit, computes_in_bf16() ? mine.own_values : mine.values, target);
   for (const auto& slot : group_of(unit).slots) {
     const auto whole = whole_in(target, slot);
-    if (ways == 0) {
-      mine.gathers.push_back(parts_.all_gather_async(whole, chunk_in(mine.values, slot, values_are_whole())));
-    } else {
-      const auto part = mine.kept.narrow(slot.offset / ways, whole.numel() / ways);
-      mine.gathers.push_back(kept_mesh_.group("kept").all_gather_async(whole, part));
-    }
+    const auto part = mine.kept.narrow(slot.offset / ways, whole.numel() / ways);
+    mine.gathers.push_back(kept_mesh_.group("kept").all_gather_async(whole, part));
   }
 }
 
@@ -76,22 +99,50 @@ void ShardedParameters::wait_whole(int unit) {
   auto& mine = held(unit);
   for (const auto& gather : mine.gathers) gather.wait();
   mine.gathers.clear();
+  if (computes_in_bf16()) {
+    if (config_.splits_parameters()) mine.whole = allocate(mine.arriving.numel(), MemoryTag::comm);
+    ops::cast_to_f32(mine.arriving, config_.splits_parameters() ? mine.whole : mine.copies);
+    mine.arriving = mine.own_values = Tensor();
+  }
   mine.kept = Tensor();
-  if (!values_are_whole()) bind_values(unit, mine.whole);
+  if (config_.splits_parameters()) bind_values(unit, mine.whole);
 }
 
 void ShardedParameters::reshard(int unit, int ways) {
   auto& mine = held(unit);
   for (const auto& slot : group_of(unit).slots) parameter(slot).release_value();
   if (ways > 0) {
-    mine.kept = allocate(group_of(unit).numel / ways, MemoryTag::comm);
+    mine.kept = allocate(group_of(unit).numel / ways, MemoryTag::comm, config_.param_dtype);
     for (const auto& slot : group_of(unit).slots) {
-      const auto whole = whole_in(mine.whole, slot);
-      const auto part = whole.numel() / ways;
-      mine.kept.narrow(slot.offset / ways, part).copy_from(whole.narrow(kept_mesh_.coordinate("kept") * part, part));
+      const auto size = whole_in(mine.whole, slot).numel() / ways;
+      const auto from = whole_in(mine.whole, slot).narrow(kept_mesh_.coordinate("kept") * size, size);
+      const auto to = mine.kept.narrow(slot.offset / ways, size);
+      computes_in_bf16() ? ops::cast_to_bf16(from, to) : to.copy_from(from);
     }
   }
   mine.whole = Tensor();
+}
+
+void ShardedParameters::gather_exact() {
+  for (int unit = 0; unit < static_cast<int>(held_.size()) && !values_are_whole(); ++unit) {
+    auto& mine = held(unit);
+    if (!mine.values.defined()) continue;
+    mine.whole = allocate(group_of(unit).numel, MemoryTag::comm);
+    start_gathers(unit, mine.values, mine.whole);
+    for (const auto& gather : mine.gathers) gather.wait();
+    mine.gathers.clear();
+    bind_values(unit, mine.whole);
+  }
+}
+
+void ShardedParameters::release_exact(bool changes) {
+  for (int unit = 0; unit < static_cast<int>(held_.size()) && !values_are_whole(); ++unit) {
+    auto& mine = held(unit);
+    if (!mine.values.defined()) continue;
+    if (changes) take_back(unit);
+    reshard(unit);
+    if (mine.copies.defined()) bind_values(unit, mine.copies);
+  }
 }
 
 void ShardedParameters::need_gradients(int unit, int micro_batch) {
@@ -110,8 +161,12 @@ void ShardedParameters::need_gradients(int unit, int micro_batch) {
 
 void ShardedParameters::reduce(int unit, int micro_batch) {
   auto& mine = held(unit);
-  const auto& whole = grads_are_whole() ? mine.grads : mine.whole_grads;
-  const auto& sums = grads_are_whole() || micro_batch == 0 ? mine.grads : scratch_;
+  auto whole = grads_are_whole() ? mine.grads : mine.whole_grads;
+  auto sums = sums_of(unit, micro_batch);
+  if (sums_in_bf16()) {
+    whole = mine.leaving_grads = narrowed(whole);
+    sums = mine.sum = grads_are_whole() ? whole : allocate(group_of(unit).shard_numel, MemoryTag::comm, DType::bf16);
+  }
   for (const auto& slot : group_of(unit).slots) {
     parameter(slot).release_grad();
     const auto from = whole_in(whole, slot), to = chunk_in(sums, slot, grads_are_whole());
@@ -122,7 +177,8 @@ void ShardedParameters::reduce(int unit, int micro_batch) {
     }
   }
   mine.bound_for = -1;
-  if (config_.replicas() > 1) mine.whole_grads = Tensor();  // copies are on their way
+  mine.summed_micro_batch = micro_batch;
+  if (sums_in_bf16() || config_.replicas() > 1) mine.whole_grads = Tensor();  // copies are on their way
 }
 
 void ShardedParameters::wait_reduced(int unit) {
@@ -132,6 +188,11 @@ void ShardedParameters::wait_reduced(int unit) {
   mine.sums.clear();
   mine.sums_of_replicas.clear();
   mine.whole_grads = Tensor();
+  if (!sums_in_bf16()) return;
+  const auto& sums = sums_of(unit, mine.summed_micro_batch);
+  for (const auto& slot : group_of(unit).slots)
+    ops::cast_to_f32(chunk_in(mine.sum, slot, grads_are_whole()), chunk_in(sums, slot, grads_are_whole()));
+  mine.leaving_grads = mine.sum = Tensor();
 }
 
 void ShardedParameters::accumulate(int unit) {
@@ -153,8 +214,8 @@ void ShardedParameters::fill_initial(std::uint64_t seed) {
   }
 }
 
+// From the whole values into this rank's part.
 void ShardedParameters::take_back(int unit) {
-  if (values_are_whole()) return;
   for (const auto& slot : group_of(unit).slots) {
     const auto own = without_padding(chunk_in(held(unit).values, slot, false), slot);
     if (own.numel() > 0) own.copy_from(without_padding(chunk_in(held(unit).whole, slot, true), slot));

@@ -12,7 +12,7 @@
 
 namespace dtrun::runtime {
 
-// What is held for the whole run: this rank's part of values and gradients (f32); ZeRO holds whole values, stage 1
+// What is held for the whole run: this rank's part of values and gradients, in f32; ZeRO holds whole values, stage 1
 // whole gradients too. What comes and goes with the actions of the program, as MemoryTag::comm: whole values of a unit
 // (UNSHARD to RESHARD), the part that RESHARD keeps (to the WAIT of UNSHARD), and whole gradients (BACKWARD to the WAIT
 // of their sum; of stage 1 those of later micro-batches, to ACCUMULATE). Sums are in rank order, so that every element
@@ -34,8 +34,11 @@ class ShardedParameters {
   void accumulate(int unit);
 
   void fill_initial(std::uint64_t seed);
-  // From the whole values, which are bound, into this rank's part.
-  void take_back(int unit);
+  // All values, bound as the optimizer has them: not the copies that units compute with in bf16. Then what was bound
+  // before, and with `changes` this rank's part of the values becomes what they are now. Collective, one pair at a
+  // time.
+  void gather_exact();
+  void release_exact(bool changes);
   std::vector<OptimizerPiece> pieces() const;
   // This rank's part of the gradient of every parameter that tensor parallelism leaves whole, padding included.
   std::vector<Tensor> gradients_not_cut() const;
@@ -45,23 +48,35 @@ class ShardedParameters {
  private:
   using Slot = ShardGroup::Slot;
   struct Held {
-    Tensor values, grads;             // [shard_numel], or the whole [numel] where ZeRO keeps it
-    Tensor kept;                      // [numel / ways]
-    Tensor whole, whole_grads;        // [numel] while they exist
+    Tensor values, grads;       // f32, [shard_numel], or the whole [numel] where ZeRO keeps it
+    Tensor copies;              // of ZeRO in bf16: f32, [numel], rounded
+    Tensor kept;                // [numel / ways]
+    Tensor whole, whole_grads;  // f32, [numel] while they exist
+    // bf16, from UNSHARD or REDUCE to WAIT, where that is what is sent.
+    Tensor own_values, arriving, leaving_grads, sum;
     int bound_for = -1;               // the micro-batch whose gradients have their places
+    int summed_micro_batch = -1;      // whose sum is on its way
     std::vector<Work> gathers, sums;  // one for each slot
     std::vector<Redistribution> sums_of_replicas;
   };
   const ShardGroup& group_of(int unit) const { return program_.shards[static_cast<std::size_t>(unit)]; }
   Held& held(int unit) { return held_[static_cast<std::size_t>(unit)]; }
   Parameter& parameter(const Slot& slot) const { return *parameters_[static_cast<std::size_t>(slot.parameter)]; }
-  Tensor allocate(std::int64_t numel, MemoryTag tag) const;
+  Tensor allocate(std::int64_t numel, MemoryTag tag, DType dtype = DType::f32) const;
+  Tensor narrowed(const Tensor& values) const;  // in bf16
+  void start_gathers(int unit, const Tensor& own, const Tensor& whole);
+  void take_back(int unit);
+  // Where the sum of a micro-batch goes.
+  const Tensor& sums_of(int unit, int micro_batch);
   void bind_values(int unit, const Tensor& whole);
   // This rank's part of a slot, with padding, in a rank's own memory or (`in_whole`) in whole memory.
   Tensor chunk_in(const Tensor& memory, const Slot& slot, bool in_whole) const;
   Tensor whole_in(const Tensor& whole, const Slot& slot) const;
   Tensor without_padding(const Tensor& chunk, const Slot& slot) const;
-  bool values_are_whole() const { return !config_.splits_parameters(); }
+  bool computes_in_bf16() const { return config_.param_dtype == DType::bf16; }
+  bool sums_in_bf16() const { return config_.reduce_dtype == DType::bf16; }
+  // Whether this rank's values lie among those that units compute with.
+  bool values_are_whole() const { return !config_.splits_parameters() && !computes_in_bf16(); }
   bool grads_are_whole() const { return !config_.splits_gradients(); }
 
   const Program& program_;

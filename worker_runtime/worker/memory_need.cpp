@@ -57,6 +57,7 @@ MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count,
   const auto tokens = static_cast<double>(config.batch_size) * static_cast<double>(config.seq_len);
   MemoryNeed need;
   need.parameters = parallel.splits_parameters() ? part : whole;
+  if (parallel.param_dtype == DType::bf16 && !parallel.splits_parameters()) need.parameters += part;  // and copies
   need.gradients = parallel.splits_gradients()                                ? part
                    : config.micro_batches > 1 && !parallel.splits_optimizer() ? whole * 2
                                                                               : whole;

@@ -77,6 +77,9 @@ ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   result.reshard_after_forward = config.reshard_after_forward != "false";
   result.reshard_ways = static_cast<int>(ways.value_or(0));
   result.zero = static_cast<int>(config.zero);
+  const auto dtype = [](const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; };
+  result.param_dtype = dtype(config.param_dtype.empty() ? config.dtype : config.param_dtype);
+  result.reduce_dtype = dtype(config.reduce_dtype);
   result.micro_batches = static_cast<int>(config.micro_batches);
   result.bucket_bytes = config.bucket_bytes();
   // Unlimited means one bucket; the first one is small only when there is a second.

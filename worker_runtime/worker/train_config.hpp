@@ -42,7 +42,9 @@ struct TrainConfig {
   std::int64_t zero = 0;                       // dp: stage of ZeRO
   std::string reshard_after_forward = "true";  // fsdp: "false" keeps parameters whole until backward; or a number
   double bucket_mb = 25;                       // 0: unlimited
-  std::string dtype = "f32";
+  std::string dtype = "f32";                   // that units compute in
+  std::string param_dtype;                     // the same by torch's name; empty: as dtype
+  std::string reduce_dtype = "f32";            // that gradients are sent in
   std::string device = "auto";
   std::string backend = "auto";
   bool comm_thread = false;

@@ -67,7 +67,9 @@ void TrainConfig::validate_model() const {
 void TrainConfig::validate() const {
   constexpr std::int64_t kMany = std::int64_t{1} << 31;
   validate_model();
-  expect_word("dtype", dtype, {"f32"}, {"bf16"});
+  expect_word("dtype", dtype, {"f32", "bf16"}, {});
+  if (!param_dtype.empty()) expect_word("param-dtype", param_dtype, {"f32", "bf16"}, {});
+  expect_word("reduce-dtype", reduce_dtype, {"f32", "bf16"}, {});
   expect_word("device", device, {"auto", "cpu"}, {"cuda", "fake-cuda"});
   expect_word("backend", backend, {"auto", "shm", "gloo"}, {"nccl"});
   if (const auto ways = env::parse_int(reshard_after_forward)) {

@@ -129,6 +129,45 @@ TEST_CASE("replicas of parts, ZeRO and parts over neighbours train to the bits o
   }
 }
 
+TEST_CASE("in bf16 all modes train to the bits of one rank in bf16, whatever gradients are sent in") {
+  struct Row {
+    int world;
+    const char* parallel;
+    std::int64_t zero = 0;
+    const char* reshard = "true";
+  };
+  const std::string model = GENERATE("gpt2", "llama");
+  const auto in_bf16 = [](TrainConfig config, const char* reduce) {
+    config.dtype = "bf16";
+    config.reduce_dtype = reduce;
+    return config;
+  };
+  for (const int world : {2, 4}) {
+    auto accumulated = small_run(model);
+    accumulated.micro_batches = world;
+    const auto alone = train(1, in_bf16(accumulated, "f32")), exact = train(1, accumulated);
+    CHECK(alone.hash != exact.hash);
+    CHECK(alone.outcome.loss_first == Approx(exact.outcome.loss_first).epsilon(2e-3));
+    const auto rows =
+        world == 2
+            ? std::vector<Row>{{2, "dp=2"}, {2, "dp=2", 1}, {2, "dp=2", 2}, {2, "fsdp=2"}, {2, "fsdp=2", 0, "false"}}
+            : std::vector<Row>{{4, "dp=4"},   {4, "dp=4", 1},        {4, "dp=4", 2},
+                               {4, "fsdp=4"}, {4, "fsdp=4", 0, "2"}, {4, "dp=2,fsdp=2"}};
+    std::uint64_t sent_in_bf16 = 0;
+    for (const auto& row : rows) {
+      for (const bool comm_thread : {false, true}) {
+        CAPTURE(model, row.parallel, row.zero, row.reshard, comm_thread);
+        const auto config = with(row.parallel, row.zero, row.reshard, model);
+        CHECK(train(world, in_bf16(config, "f32"), comm_thread).hash == alone.hash);
+        const auto narrow = train(world, in_bf16(config, "bf16"), comm_thread).hash;
+        if (sent_in_bf16 == 0) sent_in_bf16 = narrow;
+        CHECK(narrow == sent_in_bf16);
+      }
+    }
+    CHECK(sent_in_bf16 != alone.hash);
+  }
+}
+
 TEST_CASE("clipping sees the same norm however gradients are split") {
   auto whole = small_run();
   whole.clip_norm = 0.25;
@@ -164,14 +203,21 @@ TEST_CASE("a rank holds its part of parameters, gradients and optimizer state, a
     const char* parallel;
     std::int64_t zero = 0, micro_batches = 1;
     const char* reshard = "true";
+    const char *dtype = "f32", *reduce_dtype = "f32";
   };
   const auto row =
-      GENERATE(Row{"fsdp=4"}, Row{"fsdp=4", 0, 2}, Row{"fsdp=4", 0, 1, "2"}, Row{"dp=2,fsdp=2"},
-               Row{"dp=2,fsdp=2", 0, 2, "false"}, Row{"dp=4", 1}, Row{"dp=4", 1, 2}, Row{"dp=4", 2}, Row{"dp=4", 2, 2});
-  CAPTURE(row.parallel, row.zero, row.micro_batches, row.reshard);
+      GENERATE(Row{"fsdp=4", 0, 1, "true", "bf16", "f32"}, Row{"fsdp=4", 0, 1, "2", "bf16", "bf16"},
+               Row{"dp=2,fsdp=2", 0, 1, "true", "bf16", "bf16"}, Row{"dp=4", 1, 1, "true", "bf16", "bf16"},
+               Row{"dp=4", 2, 2, "true", "bf16", "f32"}, Row{"dp=4", 1, 2, "true", "f32", "bf16"}, Row{"fsdp=4"},
+               Row{"fsdp=4", 0, 2}, Row{"fsdp=4", 0, 1, "2"}, Row{"dp=2,fsdp=2"}, Row{"dp=2,fsdp=2", 0, 2, "false"},
+               Row{"dp=4", 1}, Row{"dp=4", 1, 2}, Row{"dp=4", 2}, Row{"dp=4", 2, 2});
+  CAPTURE(row.parallel, row.zero, row.micro_batches, row.reshard, row.dtype, row.reduce_dtype);
   constexpr int kRanks = 4;
   auto config = with(row.parallel, row.zero, row.reshard, "gpt2");
   config.micro_batches = row.micro_batches;
+  config.dtype = row.dtype;
+  config.reduce_dtype = row.reduce_dtype;
+  const bool copies = row.zero > 0 && config.dtype == "bf16";
   const bool splits_values = row.zero == 0, splits_gradients = row.zero != 1;
   const dtrun::tests::TempDirectory directory;
   std::vector<std::string> texts(kRanks);
@@ -191,13 +237,13 @@ TEST_CASE("a rank holds its part of parameters, gradients and optimizer state, a
         }
         auto gradients = (splits_gradients ? parts : whole) + rounded(trainer.program().buffers.back().numel);
         if (row.micro_batches > 1 && splits_gradients) gradients += largest;
-        const auto parameters = splits_values ? parts : whole;
+        const auto parameters = splits_values ? parts : copies ? parts + whole : whole;
         const auto& prediction = trainer.prediction();
         const auto near = [](std::size_t bytes, std::uint64_t predicted, std::size_t buffers) {
           return bytes >= predicted && bytes < predicted + 64 * buffers;
         };
         expect(account.current(MemoryTag::param) == parameters, "its part of the parameters");
-        expect(near(parameters, prediction.param_bytes, 4), "what is predicted of parameters");
+        expect(near(parameters, prediction.param_bytes, 8), "what is predicted of parameters");
         expect(account.current(MemoryTag::grad) == gradients, "its part of the gradients");
         expect(near(gradients, prediction.grad_bytes, 6), "what is predicted of gradients");
         expect(account.current(MemoryTag::optimizer) <= 2 * (parts + 64 * slots), "its part of the moments");
@@ -229,6 +275,15 @@ TEST_CASE("what is saved from parts is what is saved from whole parameters, and 
   };
   run(3, small_run(), "", "whole");
   run(3, split(3), "", "parts");
+  // Saved are the exact values, not those that bf16 computes with.
+  auto exact = with("dp=3", 0, "true", "gpt2");
+  exact.dtype = "bf16";
+  run(3, exact, "", "whole of bf16");
+  for (auto config : {split(3), with("dp=3", 1, "true", "gpt2"), with("dp=3", 2, "true", "gpt2")}) {
+    config.dtype = "bf16";
+    run(3, config, "", "parts of bf16");
+    CHECK(directory.read("whole of bf16") == directory.read("parts of bf16"));
+  }
   CHECK(directory.read("whole") == directory.read("parts"));
   run(3, small_run(), "parts", "whole again");
   run(3, split(3), "whole", "parts again");

@@ -17,6 +17,7 @@ struct Mode {
   const char* reshard = "true";
   double bucket_mb = 25;
   std::int64_t zero = 0;
+  const char *dtype = "f32", *reduce_dtype = "f32";
 };
 
 TrainConfig small_run(const Mode& mode) {
@@ -34,6 +35,8 @@ TrainConfig small_run(const Mode& mode) {
   config.parallel = mode.parallel;
   config.reshard_after_forward = mode.reshard;
   config.zero = mode.zero;
+  config.dtype = mode.dtype;
+  config.reduce_dtype = mode.reduce_dtype;
   return config;
 }
 
@@ -65,13 +68,17 @@ constexpr double kOneKiB = 1.0 / 1024;
 }  // namespace
 
 TEST_CASE("a dry run says what each rank holds, sends and computes in a step") {
-  const auto mode =
-      GENERATE(Mode{1, ""}, Mode{1, "", "llama", 3}, Mode{2, "dp=2"}, Mode{4, "dp=4", "llama", 2, "true", kOneKiB},
-               Mode{2, "fsdp=2"}, Mode{2, "fsdp=2", "llama", 1, "false"}, Mode{3, "fsdp=3", "gpt2", 2},
-               Mode{4, "fsdp=4", "llama"}, Mode{4, "fsdp=4", "gpt2", 2, "false"}, Mode{4, "fsdp=4", "gpt2", 1, "2"},
-               Mode{4, "dp=2,fsdp=2"}, Mode{6, "dp=2,fsdp=3", "llama", 2, "false"},
-               Mode{2, "dp=2", "gpt2", 1, "true", 25, 1}, Mode{3, "dp=3", "llama", 3, "true", 25, 1},
-               Mode{2, "dp=2", "llama", 1, "true", 25, 2}, Mode{3, "dp=3", "gpt2", 3, "true", 25, 2});
+  const auto mode = GENERATE(
+      Mode{1, ""}, Mode{1, "", "llama", 3}, Mode{2, "dp=2"}, Mode{4, "dp=4", "llama", 2, "true", kOneKiB},
+      Mode{2, "fsdp=2"}, Mode{2, "fsdp=2", "llama", 1, "false"}, Mode{3, "fsdp=3", "gpt2", 2},
+      Mode{4, "fsdp=4", "llama"}, Mode{4, "fsdp=4", "gpt2", 2, "false"}, Mode{4, "fsdp=4", "gpt2", 1, "2"},
+      Mode{4, "dp=2,fsdp=2"}, Mode{6, "dp=2,fsdp=3", "llama", 2, "false"}, Mode{2, "dp=2", "gpt2", 1, "true", 25, 1},
+      Mode{3, "dp=3", "llama", 3, "true", 25, 1}, Mode{2, "dp=2", "llama", 1, "true", 25, 2},
+      Mode{3, "dp=3", "gpt2", 3, "true", 25, 2}, Mode{2, "dp=2", "gpt2", 2, "true", kOneKiB, 0, "bf16", "bf16"},
+      Mode{2, "dp=2", "gpt2", 2, "true", 25, 1, "bf16", "bf16"},
+      Mode{2, "dp=2", "gpt2", 2, "true", 25, 2, "bf16", "f32"},
+      Mode{4, "fsdp=4", "llama", 1, "2", 25, 0, "bf16", "bf16"},
+      Mode{6, "dp=2,fsdp=3", "gpt2", 2, "true", 25, 0, "bf16", "bf16"});
   for (const bool comm_thread : {false, true}) {
     CAPTURE(mode.ranks, mode.parallel, mode.model, mode.micro_batches, mode.reshard, comm_thread);
     const std::vector<std::string> well(static_cast<std::size_t>(mode.ranks));

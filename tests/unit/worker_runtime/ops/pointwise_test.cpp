@@ -130,6 +130,49 @@ TEST_CASE("casts to bf16 round to nearest even and keep NaN and infinity") {
   });
 }
 
+TEST_CASE("rounding to bf16 gives the bits of torch's cast: ties, subnormals, overflow, infinities and NaN") {
+  // Left: f32. Right: torch.bfloat16 of it (2.15), as bits. NaN stays some NaN: torch's own bits differ by code path.
+  const std::vector<std::pair<std::uint32_t, std::uint16_t>> rows = {
+      {0x00000000, 0x0000}, {0x80000000, 0x8000}, {0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f818000, 0x3f82},
+      {0x3f808001, 0x3f81}, {0x3f807fff, 0x3f80}, {0x3f817fff, 0x3f81}, {0x3f818001, 0x3f82}, {0xbf808000, 0xbf80},
+      {0xbf818000, 0xbf82}, {0x7f7fffff, 0x7f80}, {0x7f7f8000, 0x7f80}, {0x7f7f7fff, 0x7f7f}, {0xff7fffff, 0xff80},
+      {0x7f800000, 0x7f80}, {0xff800000, 0xff80}, {0x7fc00000, 0xffff}, {0x7f800001, 0xffff}, {0xffc12345, 0xffff},
+      {0xff800001, 0xffff}, {0x00000001, 0x0000}, {0x00007fff, 0x0000}, {0x00008000, 0x0000}, {0x00008001, 0x0001},
+      {0x00018000, 0x0002}, {0x007fffff, 0x0080}, {0x007f8000, 0x0080}, {0x007f7fff, 0x007f}, {0x00800000, 0x0080},
+      {0x80000001, 0x8000}, {0x80008000, 0x8000}, {0x80018000, 0x8002}, {0x807fffff, 0x8080}, {0x7f7f8001, 0x7f80},
+      {0x4f000000, 0x4f00}, {0x00010000, 0x0001}, {0x3ceb3ffd, 0x3ceb}, {0x97b75092, 0x97b7}, {0x8b529b4a, 0x8b53},
+      {0x21636369, 0x2163}, {0x5eb561a4, 0x5eb5}, {0xea7b5bf5, 0xea7b}, {0x9a9a80fd, 0x9a9b}, {0x795b929e, 0x795c},
+      {0xa02f34a6, 0xa02f}, {0x94b2b8fd, 0x94b3}, {0x10c67fd9, 0x10c6}, {0x9b08923d, 0x9b09}, {0x035efa25, 0x035f},
+      {0xe8a8529f, 0xe8a8}, {0xd6645fa9, 0xd664}, {0x781f9c58, 0x7820}, {0x42650644, 0x4265}, {0x8d0038ec, 0x8d00},
+      {0x3bfd1d33, 0x3bfd}, {0x31162427, 0x3116}, {0xfee29476, 0xfee3}, {0xb7970386, 0xb797}, {0x78633074, 0x7863},
+      {0x8a7d43b5, 0x8a7d}, {0xd6225675, 0xd622}, {0x8cb4a0d7, 0x8cb5}, {0x79f248b0, 0x79f2},
+  };
+  on_every_level([&] {
+    const Tensor x = empty({static_cast<std::int64_t>(rows.size())});
+    for (std::size_t i = 0; i < rows.size(); ++i) x.data<float>()[i] = std::bit_cast<float>(rows[i].first);
+    const Tensor half = empty(x.shape(), DType::bf16);
+    ops::cast_to_bf16(x, half);
+    ops::round_to_bf16(x);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto expected = static_cast<std::uint32_t>(rows[i].second) << 16;
+      CAPTURE(rows[i].first);
+      if (std::isnan(std::bit_cast<float>(expected))) {
+        CHECK(std::isnan(x.data<float>()[i]));
+        CHECK((half.data<bfloat16>()[i].bits & 0x7FFF) > 0x7F80);
+      } else {
+        CHECK(std::bit_cast<std::uint32_t>(x.data<float>()[i]) == expected);
+        CHECK(half.data<bfloat16>()[i].bits == rows[i].second);
+      }
+    }
+    const Tensor many = random({5000}, 7), cast = empty(many.shape(), DType::bf16), back = empty(many.shape());
+    ops::cast_to_bf16(many, cast);
+    ops::cast_to_f32(cast, back);
+    ops::round_to_bf16(many);
+    CHECK(std::ranges::equal(many.span<float>(), back.span<float>()));
+  });
+  CHECK_THROWS_AS(ops::round_to_bf16(empty({3}, DType::bf16)), ShapeError);
+}
+
 TEST_CASE("AdamW follows torch's formula over five steps") {
   on_every_level([] {
     const std::int64_t n = 1003;

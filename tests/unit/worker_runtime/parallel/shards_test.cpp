@@ -276,7 +276,14 @@ TEST_CASE("ZeRO gathers what was updated, parts over neighbours are gathered fro
 }
 
 TEST_CASE("what a program sends is what the plans of redistribution between its layouts send") {
-  for (const auto& config : small_worlds()) {
+  auto configs = small_worlds();
+  for (auto config : small_worlds()) {
+    config.param_dtype = DType::bf16;
+    configs.push_back(config);
+    config.reduce_dtype = DType::bf16;
+    configs.push_back(config);
+  }
+  for (const auto& config : configs) {
     for (int rank = 0; rank < config.axes.world_size(); ++rank) {
       const auto program = compile(tiny_model(), config, rank);
       std::map<std::string, std::uint64_t> planned;
@@ -292,7 +299,7 @@ TEST_CASE("what a program sends is what the plans of redistribution between its 
             } else {  // between neighbours, each of whom has one of so many parts
               planned["fsdp"] +=
                   static_cast<std::uint64_t>(slot.chunk_numel() * config.axes.fsdp / action.ways * (action.ways - 1)) *
-                  4;
+                  size_of(config.param_dtype);
             }
           }
         }
@@ -320,6 +327,26 @@ TEST_CASE("replicas send what a sum over parts and a sum over replicas would, Ze
   for (const int stage : {1, 2})
     CHECK(predict(compile(model, zero(stage, 4, 1), 3)).step_bytes.at("dp") ==
           predict(compile(model, whole, 3)).step_bytes.at("dp"));
+}
+
+TEST_CASE("in bf16 values are gathered with half the bytes, and gradients sent with half when asked") {
+  auto config = split(4, 1, false);
+  const auto exact = predict(compile(tiny_model(), config, 0));
+  const auto gradients = exact.step_bytes.at("fsdp") / 2;  // one gather, one sum
+  config.param_dtype = DType::bf16;
+  CHECK(predict(compile(tiny_model(), config, 0)).step_bytes.at("fsdp") == gradients + gradients / 2);
+  config.reduce_dtype = DType::bf16;
+  const auto narrow = predict(compile(tiny_model(), config, 0));
+  CHECK(narrow.step_bytes.at("fsdp") == gradients);
+  CHECK(narrow.param_bytes == exact.param_bytes);
+  CHECK(narrow.step_bytes.at("metrics") == exact.step_bytes.at("metrics"));
+  ParallelConfig whole;
+  whole.axes.dp = 4;
+  const auto sent = predict(compile(tiny_model(), whole, 0)).step_bytes.at("dp");
+  whole.reduce_dtype = DType::bf16;
+  CHECK(predict(compile(tiny_model(), whole, 0)).step_bytes.at("dp") == sent / 2);
+  whole.reduce_dtype = DType::i64;
+  CHECK_THROWS_WITH(compile(tiny_model(), whole, 0), Catch::Contains("type i64, expected f32 or bf16"));
 }
 
 TEST_CASE("a rank of ZeRO or HSDP holds whole values and gradients, or its part of them") {

@@ -123,7 +123,6 @@ TEST_CASE("a plan takes the options of train, a world and a rank") {
 
 TEST_CASE("what later versions will do is refused as not yet") {
   for (const auto& words : std::vector<std::vector<const char*>>{{"convert"},
-                                                                 {"train", "--dtype", "bf16"},
                                                                  {"train", "--device", "cuda"},
                                                                  {"train", "--backend", "nccl"},
                                                                  {"train", "--checkpoint-dir", "x"},
