@@ -7,7 +7,7 @@ target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DI
 dtrun_test(test_parallel unit
   SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp
     unit/worker_runtime/parallel/executor_test.cpp unit/worker_runtime/parallel/shards_test.cpp
-    unit/worker_runtime/parallel/dry_run_test.cpp
+    unit/worker_runtime/parallel/dry_run_test.cpp unit/worker_runtime/parallel/pipeline_program_test.cpp
   DEPS worker_runtime/parallel worker_runtime/checkpoint)
 dtrun_test(test_worker unit
   SOURCES unit/worker_runtime/worker/command_line_test.cpp unit/worker_runtime/worker/environment_test.cpp
@@ -19,6 +19,9 @@ dtrun_test(test_ddp integration
   DEPS worker_runtime/worker TIMEOUT 120)
 dtrun_test(test_tp integration
   SOURCES integration/worker_runtime/parallel/tp_test.cpp
+  DEPS worker_runtime/worker TIMEOUT 180)
+dtrun_test(test_pipeline integration
+  SOURCES integration/worker_runtime/parallel/pipeline_test.cpp
   DEPS worker_runtime/worker TIMEOUT 180)
 dtrun_test(test_worker_scenario scenario
   SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp scenario/worker_layouts_test.cpp

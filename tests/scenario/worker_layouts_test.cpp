@@ -50,6 +50,12 @@ const std::vector<Layout>& layouts() {
       {2, 4, Promise::same_loss, {"--parallel", "tp=2,sp", "--backend", "gloo"}},
       {2, 2, Promise::same_loss, {"--parallel", "dp=2", "--zero", "1"}},
       {2, 2, Promise::same_loss, {"--parallel", "dp=2", "--zero", "2"}},
+      {4, 4, Promise::same_bits, {"--parallel", "pp=4"}},
+      {4, 4, Promise::same_bits, {"--parallel", "pp=4", "--schedule", "gpipe", "--recompute", "blocks"}},
+      {2, 4, Promise::same_bits, {"--parallel", "pp=2", "--schedule", "interleaved", "--comm-thread"}},
+      {2, 4, Promise::same_bits, {"--parallel", "pp=2", "--split", "head", "--backend", "gloo"}},
+      {4, 2, Promise::same_loss, {"--parallel", "pp=2,dp=2"}},
+      {4, 2, Promise::same_loss, {"--parallel", "pp=2,fsdp=2", "--recompute", "blocks"}},
   };
   return all;
 }

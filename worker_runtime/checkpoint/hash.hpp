@@ -2,12 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "worker_runtime/checkpoint/safetensors.hpp"
 
 namespace dtrun::runtime {
+
+// The same hash of tensors that come one after another, in name order.
+class TensorHash {
+ public:
+  TensorHash();
+  TensorHash(const TensorHash&) = delete;
+  TensorHash& operator=(const TensorHash&) = delete;
+  ~TensorHash();
+  void add(const std::string& name, const Tensor& tensor);
+  std::uint64_t value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 // xxh64 (seed 0) over name, a zero byte and the elements of each tensor, in name order. Whole tensors, not shards.
 std::uint64_t hash_tensors(std::vector<NamedTensor> tensors);

@@ -128,15 +128,38 @@ void SafetensorsReader::read_elements(std::string_view name, std::uint64_t first
   }
 }
 
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorDescription> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : tensors_(std::move(tensors)), file_("checkpoint", path, OutputFile::Durable::yes) {
+  const std::string header = make_safetensors_header(tensors_, metadata);
+  const std::uint64_t length = header.size();
+  file_.write(std::as_bytes(std::span(&length, 1)));
+  file_.write(std::as_bytes(std::span(header)));
+}
+
+void SafetensorsWriter::write(const Tensor& tensor) {
+  DTRUN_ASSERT(next_ < tensors_.size());
+  const auto& described = tensors_[next_++];
+  DTRUN_ASSERT(tensor.dtype() == described.dtype && tensor.shape() == described.shape);
+  file_.write({tensor.raw(), tensor.bytes()});
+}
+
+void SafetensorsWriter::commit() {
+  DTRUN_ASSERT(next_ == tensors_.size());
+  file_.commit();
+}
+
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata) {
-  const std::string header = make_safetensors_header(tensors, metadata);
-  const std::uint64_t length = header.size();
-  OutputFile file("checkpoint", path, OutputFile::Durable::yes);
-  file.write(std::as_bytes(std::span(&length, 1)));
-  file.write(std::as_bytes(std::span(header)));
-  for (const NamedTensor& item : tensors) file.write({item.tensor.raw(), item.tensor.bytes()});
-  file.commit();
+  std::vector<TensorDescription> descriptions;
+  for (const NamedTensor& item : tensors) {
+    if (!item.tensor.defined())
+      throw Error("checkpoint", fmt::format("tensor \"{}\" to write has no elements bound", item.name));
+    descriptions.push_back({item.name, item.tensor.dtype(), item.tensor.shape()});
+  }
+  SafetensorsWriter writer(path, std::move(descriptions), metadata);
+  for (const NamedTensor& item : tensors) writer.write(item.tensor);
+  writer.commit();
 }
 
 std::vector<std::string> load_tensors(const SafetensorsReader& reader, const std::vector<NamedTensor>& wanted,

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/base/output_file.hpp"
 #include "rendezvous/base/unique_fd.hpp"
 #include "worker_runtime/tensor/tensor.hpp"
 
@@ -18,6 +19,13 @@ namespace dtrun::runtime {
 struct NamedTensor {
   std::string name;
   Tensor tensor;
+};
+
+// A tensor that is still to come.
+struct TensorDescription {
+  std::string name;
+  DType dtype = DType::f32;
+  Shape shape;
 };
 
 // A tensor as the file describes it. `dtype` is the format's spelling ("F32", "BF16", "F16", "I64", ...).
@@ -55,6 +63,22 @@ class SafetensorsReader {
   std::uint64_t data_start_ = 0;
   std::map<std::string, SafetensorsEntry, std::less<>> entries_;
   std::map<std::string, std::string, std::less<>> metadata_;
+};
+
+// Writes tensors one after another, which need not exist at the same time. As write_safetensors() otherwise.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::string& path, std::vector<TensorDescription> tensors,
+                    const std::map<std::string, std::string>& metadata = {});
+  // The next one, as it was described.
+  void write(const Tensor& tensor);
+  // When all were written. Without it the old file stays.
+  void commit();
+
+ private:
+  std::vector<TensorDescription> tensors_;
+  std::size_t next_ = 0;
+  OutputFile file_;
 };
 
 // Writes all tensors in the order given, as a durable OutputFile (what is not a regular file is written directly).

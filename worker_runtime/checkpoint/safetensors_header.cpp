@@ -167,22 +167,19 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
   return header;
 }
 
-std::string make_safetensors_header(const std::vector<NamedTensor>& tensors,
+std::string make_safetensors_header(const std::vector<TensorDescription>& tensors,
                                     const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   std::set<std::string_view> names{kMetadata};
   if (!metadata.empty()) json[std::string(kMetadata)] = metadata;
   std::uint64_t at = 0;
-  for (const NamedTensor& item : tensors) {
+  for (const TensorDescription& item : tensors) {
     if (!names.insert(item.name).second)
       throw Error("checkpoint", fmt::format("two tensors to write are named \"{}\"", item.name));
-    if (!item.tensor.defined())
-      throw Error("checkpoint", fmt::format("tensor \"{}\" to write has no elements bound", item.name));
-    const std::uint64_t end = at + item.tensor.bytes();
-    json[item.name] = {
-        {"dtype", safetensors_dtype(item.tensor.dtype())},
-        {"shape", std::vector<std::int64_t>(item.tensor.shape().dims().begin(), item.tensor.shape().dims().end())},
-        {"data_offsets", {at, end}}};
+    const std::uint64_t end = at + static_cast<std::uint64_t>(item.shape.numel()) * size_of(item.dtype);
+    json[item.name] = {{"dtype", safetensors_dtype(item.dtype)},
+                       {"shape", std::vector<std::int64_t>(item.shape.dims().begin(), item.shape.dims().end())},
+                       {"data_offsets", {at, end}}};
     at = end;
   }
   try {

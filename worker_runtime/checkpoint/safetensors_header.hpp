@@ -25,7 +25,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 
 // The header of these tensors laid out one after another, padded with spaces to a multiple of 8. Throws Error for a
 // duplicate name.
-std::string make_safetensors_header(const std::vector<NamedTensor>& tensors,
+std::string make_safetensors_header(const std::vector<TensorDescription>& tensors,
                                     const std::map<std::string, std::string>& metadata);
 
 }  // namespace dtrun::runtime

@@ -3,146 +3,77 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
-#include "worker_runtime/comm/collective.hpp"
-#include "worker_runtime/optim/clip.hpp"
+#include "worker_runtime/parallel/calls.hpp"
 #include "worker_runtime/parallel/flow_check.hpp"
 #include "worker_runtime/parallel/shard_flow_check.hpp"
+#include "worker_runtime/parallel/simulation.hpp"
+#include "worker_runtime/parallel/stage_flow_check.hpp"
 
 namespace dtrun::runtime {
 namespace {
 
 constexpr std::uint64_t kElementBytes = 4;
 
-// One collective as its peers see it, f32, bf16 or bytes. As bytes_sent() counts: the tensor; all-gather: a rank's
-// input; reduce-scatter: a rank's output.
-struct Call {
-  const Action* action = nullptr;
-  CommOp op = CommOp::all_reduce;
-  std::int64_t numel = 0;
-  int ranks = 1;  // that take part
-  std::uint64_t element_bytes = kElementBytes;
-
-  bool operator==(const Call& other) const {
-    return op == other.op && numel == other.numel && ranks == other.ranks && element_bytes == other.element_bytes &&
-           action->id == other.action->id && action->peer == other.action->peer;
-  }
-};
-
-// The group that an action on split parameters means, by its unit or its buffer.
-const ShardGroup* group_of(const Program& program, const Action& action) {
-  const auto buffer = static_cast<std::size_t>(action.buffer);
-  const bool by_buffer = buffer < program.buffers.size() && !program.buffers[buffer].slots.empty();
-  const int unit = by_buffer ? program.model.first_use(program.buffers[buffer].slots.front().parameter) : action.unit;
-  return unit >= 0 && static_cast<std::size_t>(unit) < program.shards.size()
-             ? &program.shards[static_cast<std::size_t>(unit)]
-             : nullptr;
-}
-
-// Of a sum that each of `replicas` ranks holds, what one of them sums: a whole number of elements.
-std::int64_t replica_part(const ShardGroup::Slot& slot, const ParallelConfig& config) {
-  return (slot.chunk_numel() + config.replicas() - 1) / config.replicas();
-}
-
-// Those of an action on split parameters: one for each parameter. A sum is a reduce-scatter over all ranks, which have
-// a part of a part then, and an all-gather between the replicas of a part.
-void add_sharded_calls(const Program& program, const Action& action, std::vector<Call>& calls) {
-  const auto& config = program.config;
-  if (action.kind == ActionKind::clip) {
-    const auto size = static_cast<std::int64_t>(sizeof(SquareSum));
-    calls.push_back({&action, CommOp::all_gather, size, config.axes.world_size(), 1});
-    return;
-  }
-  const auto* group = group_of(program, action);
-  if (group == nullptr) return;
-  for (const auto& slot : group->slots) {
-    if (action.kind == ActionKind::unshard && action.ways > 0) {
-      const auto part = slot.chunk_numel() * config.parts() / action.ways;
-      calls.push_back({&action, CommOp::all_gather, part, action.ways, size_of(config.param_dtype)});
-    } else if (action.kind == ActionKind::unshard) {
-      calls.push_back({&action, CommOp::all_gather, slot.chunk_numel(), config.parts(), size_of(config.param_dtype)});
-    } else if (action.kind == ActionKind::reduce) {
-      calls.push_back({&action, CommOp::reduce_scatter, replica_part(slot, config), config.axes.data_ranks(),
-                       size_of(config.reduce_dtype)});
-    } else if (config.replicas() > 1) {
-      calls.push_back(
-          {&action, CommOp::all_gather, replica_part(slot, config), config.replicas(), size_of(config.reduce_dtype)});
-    }
-  }
-}
-
-// One sum of all of them.
-Call partial_call(const Program& program, const Action& action) {
-  std::int64_t numel = 0;
-  const auto is_cut = [&](int parameter) {
-    return program.model.parameters[static_cast<std::size_t>(parameter)].is_cut;
-  };
-  if (program.config.splits_parameters()) {
-    for (const auto& group : program.shards) {
-      for (const auto& slot : group.slots) numel += is_cut(slot.parameter) ? 0 : slot.chunk_numel();
-    }
-  } else {
-    for (const auto& parameter : program.model.parameters) numel += parameter.is_cut ? 0 : parameter.numel;
-  }
-  return {&action, CommOp::all_reduce, numel, program.config.axes.tp};
-}
-
-std::vector<Call> collectives(const Program& program, const std::vector<Action>& actions) {
-  std::vector<Call> calls;
-  const bool split = program.config.splits_optimizer();
-  const bool clip = split || program.config.axes.tp > 1;
-  for (const auto& action : actions) {
-    const bool metrics = action.buffer == program.metrics_buffer();
-    const bool sum = action.kind == ActionKind::reduce || (action.kind == ActionKind::wait && action.buffer >= 0);
-    if ((split && action.kind == ActionKind::unshard) || (clip && action.kind == ActionKind::clip) ||
-        (split && sum && !metrics)) {
-      add_sharded_calls(program, action, calls);
-    } else if (action.kind == ActionKind::reduce_partial) {
-      calls.push_back(partial_call(program, action));
-    } else if (action.kind == ActionKind::reduce) {
-      const auto buffer = static_cast<std::size_t>(action.buffer);
-      const auto numel = buffer < program.buffers.size() ? program.buffers[buffer].numel : -1;
-      const auto& axes = program.config.axes;
-      calls.push_back({&action, CommOp::all_reduce, numel, metrics ? axes.world_size() : axes.data_ranks(),
-                       metrics ? kElementBytes : size_of(program.config.reduce_dtype)});
-    } else if (action.kind == ActionKind::broadcast) {
-      const bool known = action.unit >= 0 && static_cast<std::size_t>(action.unit) < program.model.units.size();
-      calls.push_back({&action, CommOp::broadcast, known ? program.model.owned_numel(action.unit) : -1,
-                       program.config.axes.data_ranks()});
-    }
-  }
-  return calls;
-}
-
-std::string text_of(const Call& call) {
-  return fmt::format("action {}, {} of {} {} between {} ranks", call.action->id, name_of(call.op), call.numel,
-                     call.element_bytes == 1   ? "bytes"
-                     : call.element_bytes == 2 ? "bf16 elements"
-                                               : "f32 elements",
-                     call.ranks);
-}
-
-// Those in which ranks with different parts of the layers take part together.
-std::vector<Call> over_tp(const Program& program, std::vector<Call> calls) {
-  if (program.config.axes.tp == 1) return {};  // all of them are compared
-  std::erase_if(calls, [&](const Call& call) {
-    const auto traffic = program.traffic_of(*call.action);
-    return traffic != "tp" && traffic != "metrics";
-  });
-  return calls;
-}
-
-// The first place where a rank's collectives differ from those of the rank called `zero`, or nothing.
-std::string first_difference(const std::vector<Call>& zero, const std::vector<Call>& other, int zero_rank) {
-  for (std::size_t i = 0; i < std::max(zero.size(), other.size()); ++i) {
-    if (i < zero.size() && i < other.size() && zero[i] == other[i]) continue;
+// The first place where a rank's collectives differ from those of the first rank of the group, or nothing.
+std::string first_difference(int first_rank, const std::vector<Call>& first, const std::vector<Call>& other) {
+  for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
+    if (i < first.size() && i < other.size() && first[i] == other[i]) continue;
     return fmt::format("collective {}: {}, but on rank {} {}", i, i < other.size() ? text_of(other[i]) : "the end",
-                       zero_rank, i < zero.size() ? text_of(zero[i]) : "the end");
+                       first_rank, i < first.size() ? text_of(first[i]) : "the end");
   }
   return {};
 }
+
+using CallsByGroup = std::map<CallGroup, std::vector<Call>>;
+
+CallsByGroup calls_by_group(const Program& program, const std::vector<Action>& actions) {
+  CallsByGroup result;
+  for (auto& call : calls_of(program, actions)) result[call.group].push_back(std::move(call));
+  return result;
+}
+
+// Per group of ranks the same collectives in the same order.
+class GroupCheck {
+ public:
+  explicit GroupCheck(std::span<const Program> programs) : programs_(programs) {
+    for (const auto& program : programs) {
+      for (const auto* actions : {&program.setup, &program.step}) calls_.push_back(calls_by_group(program, *actions));
+    }
+  }
+
+  // Of one rank against the first of each of its groups.
+  std::vector<std::string> differences(int rank) const {
+    std::vector<std::string> result;
+    const auto shape = programs_.front().config.axes.shape();
+    for (const std::size_t part : {0U, 1U}) {
+      std::set<CallGroup> all;  // also those that the first rank alone has
+      for (const auto& [group, calls] : of(rank, part)) all.insert(group);
+      for (const auto& [group, calls] : of(0, part)) all.insert(group);
+      for (const auto& group : all) {
+        const int first = group.first(shape, rank);
+        const auto difference = first_difference(first, along(first, part, group), along(rank, part, group));
+        if (!difference.empty()) result.push_back(difference);
+      }
+    }
+    return result;
+  }
+
+ private:
+  const CallsByGroup& of(int rank, std::size_t part) const { return calls_[2 * static_cast<std::size_t>(rank) + part]; }
+  const std::vector<Call>& along(int rank, std::size_t part, const CallGroup& group) const {
+    static const std::vector<Call> none;
+    const auto found = of(rank, part).find(group);
+    return found == of(rank, part).end() ? none : found->second;
+  }
+
+  std::span<const Program> programs_;
+  std::vector<CallsByGroup> calls_;  // by rank: of set-up and step
+};
 
 // Bytes that come and go: values from UNSHARD to RESHARD, what RESHARD keeps to the WAIT of the next UNSHARD, gradients
 // from BACKWARD to the WAIT of their sum, or (stage 1) to ACCUMULATE. What is sent in bf16 is a copy. HSDP sums a copy
@@ -165,6 +96,7 @@ class WholeMemory {
   static constexpr std::int64_t kF32 = 4, kBf16 = 2;
 
   void visit(const Action& action) {
+    if (action.payload != Payload::none) return;
     const bool sum = action.buffer >= 0 && action.buffer != program_.metrics_buffer();
     const bool starts = action.kind == ActionKind::reduce, ends = action.kind == ActionKind::wait;
     if (!config_.splits_optimizer()) {
@@ -175,7 +107,7 @@ class WholeMemory {
       return;
     }
     if (action.kind == ActionKind::backward) return backward(action);
-    const auto* group = group_of(program_, action);
+    const auto* group = shard_group_of(program_, action);
     if (group == nullptr) return;
     const auto unit = static_cast<std::size_t>(group - program_.shards.data());
     if (action.kind == ActionKind::unshard) unshard(*group, unit, action.ways);
@@ -251,16 +183,24 @@ Prediction predict(const Program& program) {
   Prediction result;
   const auto& axes = program.config.axes;
   const auto count = [&](const std::vector<Action>& actions, auto& bytes) {
-    for (const auto& call : collectives(program, actions)) {
-      const auto sent = bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * call.element_bytes, call.ranks,
-                                   call.action->peer == axes.data_rank(program.rank));
-      if (sent > 0) bytes[std::string(program.traffic_of(*call.action))] += sent;
+    const auto add = [&](const Action& action, std::uint64_t sent) {
+      if (sent > 0) bytes[std::string(program.traffic_of(action))] += sent;
+    };
+    for (const auto& call : calls_of(program, actions)) {
+      const bool root = call.action->peer == axes.data_rank(program.rank);
+      add(*call.action,
+          bytes_sent(call.op, static_cast<std::uint64_t>(call.numel) * call.element_bytes, call.ranks, root));
+    }
+    for (const auto& action : actions) {
+      if (action.kind == ActionKind::send)
+        add(action, static_cast<std::uint64_t>(program.numel_of(action)) * kElementBytes);
     }
   };
   count(program.setup, result.setup_bytes);
   count(program.step, result.step_bytes);
   result.whole_peak_bytes = WholeMemory(program).peak();
   const auto bytes_of = [](std::int64_t elements) { return static_cast<std::uint64_t>(elements) * kElementBytes; };
+  for (const auto& transfer : program.transfers) result.transfer_bytes += bytes_of(transfer.numel);
   if (program.config.splits_optimizer()) {
     std::int64_t whole = 0, own = 0, largest = 0;
     for (const auto& group : program.shards) {
@@ -278,7 +218,10 @@ Prediction predict(const Program& program) {
   }
   result.param_bytes = bytes_of(program.model.numel());
   for (const auto& buffer : program.buffers) result.grad_bytes += bytes_of(buffer.numel);
-  if (program.config.micro_batches > 1) result.grad_bytes += result.param_bytes;
+  for (int p = 0; p < static_cast<int>(program.model.parameters.size()); ++p) {
+    if (program.config.micro_batches > 1 || !program.owns(p))
+      result.grad_bytes += bytes_of(program.model.parameters[static_cast<std::size_t>(p)].numel);
+  }
   if (program.config.param_dtype == DType::bf16) result.param_bytes *= 2;  // the copies
   return result;
 }
@@ -296,31 +239,30 @@ CheckReport check(std::span<const Program> programs) {
   if (static_cast<int>(programs.size()) != zero.config.axes.world_size()) {
     add(fmt::format("{} programs for a world of {}", programs.size(), zero.config.axes.world_size()));
   }
-  // Ranks that have the same parts of the layers do all the same; with others they do some things together.
-  const auto tp = static_cast<std::size_t>(std::max(zero.config.axes.tp, 1));
-  std::vector<std::vector<Call>> setups, steps;
-  for (std::size_t r = 0; r < std::min(tp, programs.size()); ++r) {
-    setups.push_back(collectives(programs[r], programs[r].setup));
-    steps.push_back(collectives(programs[r], programs[r].step));
-  }
+  bool sizes = static_cast<int>(programs.size()) == zero.config.axes.world_size();
   for (std::size_t r = 0; r < programs.size(); ++r) {
     const auto& program = programs[r];
     const auto add_of_rank = [&](const std::string& text) { add(fmt::format("rank {}: {}", r, text)); };
     if (program.rank != static_cast<int>(r)) add_of_rank(fmt::format("has the program of rank {}", program.rank));
     if (program.config != zero.config) add_of_rank("has another configuration than rank 0");
-    if (program.config.splits_optimizer()) {
+    if (program.all_stages != zero.all_stages) add_of_rank("has other stages than rank 0");
+    sizes = sizes && program.rank == static_cast<int>(r) && program.config.axes == zero.config.axes;
+    if (!StageFlowCheck(program, add_of_rank).run()) {
+      sizes = false;
+    } else if (program.config.splits_optimizer()) {
       ShardFlowCheck(program, add_of_rank).run();
     } else {
       FlowCheck(program, add_of_rank).run();
     }
-    const auto first = r % setups.size();
-    const auto first_rank = static_cast<int>(first);
-    const auto own_step = collectives(program, program.step);
-    for (const auto& difference : {first_difference(setups[first], collectives(program, program.setup), first_rank),
-                                   first_difference(steps[first], own_step, first_rank),
-                                   first_difference(over_tp(zero, steps.front()), over_tp(program, own_step), 0)}) {
-      if (!difference.empty()) add_of_rank(difference);
-    }
+  }
+  if (!sizes) return report;
+  const GroupCheck groups(programs);
+  for (int r = 0; r < static_cast<int>(programs.size()); ++r) {
+    for (const auto& difference : groups.differences(r)) add(fmt::format("rank {}: {}", r, difference));
+  }
+  // Only programs that are right by themselves can be followed together.
+  if (report.ok()) {
+    for (const auto& problem : simulate(programs).problems) add(problem);
   }
   return report;
 }

@@ -19,6 +19,7 @@ struct Prediction {
   Bytes setup_bytes, step_bytes;
   std::uint64_t param_bytes = 0;
   std::uint64_t grad_bytes = 0;        // buckets, metrics, and scratch when there are several micro-batches
+  std::uint64_t transfer_bytes = 0;    // buffers of messages between pipeline stages
   std::uint64_t whole_peak_bytes = 0;  // whole values and whole gradients that come and go, at the fullest moment
 };
 Prediction predict(const Program& program);
@@ -30,9 +31,12 @@ struct CheckReport {
 };
 
 // `programs[r]` is rank r's. What is checked, per rank: forward, loss and backward of every unit and micro-batch once
-// and in an order that data flow allows; gradients added in micro-batch order and never lost; every parameter in one
-// bucket; every bucket summed once, after all its gradients and before CLIP and OPTIMIZE, with one WAIT between. Over
-// ranks: the same collectives in the same order (operation, id, type, number of elements, root).
+// and in an order that data flow allows, from activations and gradients that have come, and with no more micro-batches
+// in flight than the schedule promises; what is sent to other stages, once; transfer buffers used by one message at a
+// time; gradients added in micro-batch order and never lost; every parameter in one bucket; every bucket summed once,
+// after all its gradients and before CLIP and OPTIMIZE, with one WAIT between. Over ranks: the same collectives in the
+// same order in each group (operation, id, type, number of elements, root); every SEND with its RECV, in order; no rank
+// waits for ever.
 CheckReport check(std::span<const Program> programs);
 // Throws Error with all problems.
 void require_valid(std::span<const Program> programs);

@@ -7,6 +7,8 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/parallel/compile_shards.hpp"
 #include "worker_runtime/parallel/program.hpp"
+#include "worker_runtime/parallel/stage_transfers.hpp"
+#include "worker_runtime/parallel/stages.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -15,24 +17,27 @@ constexpr std::int64_t kElementBytes = 4;
 
 // Parameters in the order in which backward completes their gradients: units from the last to the first, within a unit
 // from its last parameter. A tied parameter is complete when its first unit has run backward.
-std::vector<int> readiness_order(const ModelDescription& model) {
+std::vector<int> readiness_order(const Program& program) {
+  const auto& model = program.model;
   std::vector<int> order;
   for (int unit = static_cast<int>(model.units.size()) - 1; unit >= 0; --unit) {
     const auto& used = model.units[static_cast<std::size_t>(unit)].parameters;
     for (auto at = used.rbegin(); at != used.rend(); ++at) {
-      if (model.first_use(*at) == unit) order.push_back(*at);
+      if (model.first_use(*at) == unit && program.owns(*at)) order.push_back(*at);
     }
   }
   return order;
 }
 
 // As torch's reducer: a bucket is closed by the parameter with which it reaches its cap.
-std::vector<ReduceBuffer> assign_buckets(const ModelDescription& model, const ParallelConfig& config) {
+std::vector<ReduceBuffer> assign_buckets(const Program& program) {
+  const auto& model = program.model;
+  const auto& config = program.config;
   std::vector<ReduceBuffer> buckets;
   bool open = false;
   std::int64_t size = 0;  // of the largest rank
   std::int64_t cap = std::min(config.first_bucket_bytes, config.bucket_bytes);
-  for (const int parameter : readiness_order(model)) {
+  for (const int parameter : readiness_order(program)) {
     if (!open) {
       buckets.emplace_back();
       size = 0;
@@ -52,18 +57,45 @@ std::vector<ReduceBuffer> assign_buckets(const ModelDescription& model, const Pa
   return buckets;
 }
 
-bool completes_parameters(const ModelDescription& model, int unit) { return model.owned_numel(unit) > 0; }
+bool completes_parameters(const Program& program, int unit) {
+  return std::ranges::any_of(program.model.units[static_cast<std::size_t>(unit)].parameters, [&](int parameter) {
+    return program.model.first_use(parameter) == unit && program.owns(parameter);
+  });
+}
 
-void add_micro_batch(const Program& program, int micro_batch, std::vector<Action>& out) {
-  const int units = static_cast<int>(program.model.units.size());
-  for (int unit = 0; unit < units; ++unit) out.push_back({ActionKind::forward, unit, micro_batch});
-  out.push_back({ActionKind::loss, -1, micro_batch});
-  for (int unit = units - 1; unit >= 0; --unit) {
-    out.push_back({ActionKind::backward, unit, micro_batch});
-    if (micro_batch > 0 && completes_parameters(program.model, unit)) {
-      out.push_back({ActionKind::accumulate, unit, micro_batch});
+void add_forward(const Program& program, const StageRun& run, int input, std::vector<Action>& out) {
+  const auto& stage = program.stages[static_cast<std::size_t>(run.stage)];
+  for (int unit = stage.first; unit < stage.end; ++unit) {
+    out.push_back({ActionKind::forward, unit, run.micro_batch, -1, unit == stage.first ? input : -1});
+  }
+  if (program.ends(run.stage)) out.push_back({ActionKind::loss, -1, run.micro_batch});
+}
+
+void add_backward(const Program& program, const StageRun& run, int gradient, StageTransfers& transfers,
+                  std::vector<Action>& out) {
+  const auto& stage = program.stages[static_cast<std::size_t>(run.stage)];
+  for (int unit = stage.end - 1; unit >= stage.first; --unit) {
+    transfers.before_backward(unit, run.micro_batch, out);
+    if (program.recomputes(unit)) out.push_back({ActionKind::recompute, unit, run.micro_batch});
+    out.push_back({ActionKind::backward, unit, run.micro_batch, -1, unit == stage.end - 1 ? gradient : -1});
+    if (run.micro_batch > 0 && completes_parameters(program, unit)) {
+      out.push_back({ActionKind::accumulate, unit, run.micro_batch});
+    }
+    transfers.after_backward(unit, run.micro_batch, out);
+  }
+}
+
+void add_runs(Program& program, StageTransfers& transfers, std::vector<Action>& out) {
+  for (const auto& run : schedule_of(program.config, program.config.axes.pp_rank(program.rank))) {
+    const int start = transfers.begin(run, out);
+    if (run.backward) {
+      add_backward(program, run, start, transfers, out);
+    } else {
+      add_forward(program, run, start, out);
+      transfers.after_forward(run, out);
     }
   }
+  transfers.end_runs(out);
 }
 
 // Behind the action of the last micro-batch that completes a bucket's last gradient.
@@ -97,6 +129,22 @@ void add_update(const Program& program, std::vector<Action>& actions) {
   actions.push_back({ActionKind::optimize});
 }
 
+// What all ranks do together has equal ids although their programs differ.
+void number(Program& program) {
+  constexpr std::uint32_t kMetricsSum = 1, kClip = 2;
+  std::uint32_t next = kClip;
+  for (auto* actions : {&program.setup, &program.step}) {
+    for (auto& action : *actions) {
+      if (action.kind == ActionKind::clip) {
+        action.id = kClip;
+      } else {
+        const bool metrics = action.kind == ActionKind::reduce && action.buffer == program.metrics_buffer();
+        action.id = metrics ? kMetricsSum : ++next;
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void ParallelConfig::validate() const {
@@ -110,10 +158,11 @@ void ParallelConfig::validate() const {
   const auto not_yet = [](bool asked, std::string_view what) {
     if (asked) throw UsageError("parallel", fmt::format("{} is not supported yet", what));
   };
-  not_yet(axes.pp > 1, "the axis pp");
   not_yet(axes.pp > 1 && axes.tp > 1, "pp and tp together");
   not_yet(zero > 0 && axes.tp > 1, "ZeRO with the axis tp");
   not_yet((param_dtype != DType::f32 || reduce_dtype != DType::f32) && axes.tp > 1, "bf16 with the axis tp");
+  not_yet(zero > 0 && axes.pp > 1, "ZeRO with the axis pp");
+  not_yet((param_dtype != DType::f32 || reduce_dtype != DType::f32) && axes.pp > 1, "bf16 with the axis pp");
   if (sequence_parallel && axes.tp == 1)
     throw UsageError("parallel", "sequence parallelism (sp) is for the ranks of the axis tp, expected tp=2 or more");
   const auto refuse = [](bool wrong, std::string text) {
@@ -128,6 +177,16 @@ void ParallelConfig::validate() const {
   for (const auto dtype : {param_dtype, reduce_dtype})
     refuse(dtype != DType::f32 && dtype != DType::bf16, fmt::format("type {}, expected f32 or bf16", name_of(dtype)));
   at_least_one("number of micro-batches", micro_batches);
+  at_least_one("number of stages on each rank", virtual_stages);
+  refuse(axes.pp == 1 && (virtual_stages > 1 || !split.empty()), "stages need the axis pp, which has one rank");
+  refuse(schedule != Schedule::interleaved && virtual_stages > 1,
+         fmt::format("{} stages on each rank, expected the schedule interleaved, not {}", virtual_stages,
+                     name_of(schedule)));
+  const bool interleaves = axes.pp > 1 && schedule == Schedule::interleaved;
+  refuse(interleaves && virtual_stages == 1,
+         "the schedule interleaved with one stage on each rank, expected at least 2");
+  refuse(interleaves && micro_batches % axes.pp != 0,
+         fmt::format("{} micro-batches, the schedule interleaved needs a multiple of pp={}", micro_batches, axes.pp));
   at_least_one("bucket size in bytes", bucket_bytes);
   at_least_one("size of the first bucket in bytes", first_bucket_bytes);
 }
@@ -137,30 +196,34 @@ Program compile(const ModelDescription& model, const ParallelConfig& config, int
   if (rank < 0 || rank >= config.axes.world_size()) {
     throw UsageError("parallel", fmt::format("rank {} of {} ranks", rank, config.axes.world_size()));
   }
-  Program program{rank, config, model, {}, {}, {}, {}};
+  Program program;
+  program.rank = rank;
+  program.config = config;
+  take_part(program, model);
   if (config.splits_optimizer()) {
-    program.shards = split_parameters(model, config);
+    program.shards = split_parameters(program.model, config);
     program.buffers = buffers_of_shards(program);
   } else {
-    program.buffers = assign_buckets(model, config);
+    program.buffers = assign_buckets(program);
   }
   program.buffers.push_back({"metrics", static_cast<std::int64_t>(kMetrics), {}});
+  StageTransfers transfers(program);
   const bool gathers_at_end = config.splits_optimizer() && !config.splits_parameters();
   if (config.splits_optimizer()) {
     if (gathers_at_end) add_gathers(program, program.setup);
-    add_sharded_step(program);
+    add_sharded_step(program, transfers);
   } else {
-    for (int unit = 0; unit < static_cast<int>(model.units.size()); ++unit) {
-      if (completes_parameters(model, unit)) program.setup.push_back({ActionKind::broadcast, unit, -1, 0});
+    for (int unit = 0; unit < static_cast<int>(program.model.units.size()); ++unit) {
+      if (program.model.owned_numel(unit) > 0) program.setup.push_back({ActionKind::broadcast, unit, -1, 0});
     }
-    for (int m = 0; m < config.micro_batches; ++m) add_micro_batch(program, m, program.step);
+    add_runs(program, transfers, program.step);
     insert_reduces(program, program.step);
   }
+  transfers.values(program.setup);
   add_update(program, program.step);
   if (gathers_at_end) add_gathers(program, program.step);
-  std::uint32_t id = 0;
-  for (auto& action : program.setup) action.id = ++id;
-  for (auto& action : program.step) action.id = ++id;
+  transfers.values(program.step);
+  number(program);
   return program;
 }
 

@@ -28,57 +28,62 @@ std::vector<std::vector<int>> owners_by_unit(const ModelDescription& model) {
 // Writes the actions of one step in order and knows which units are whole at each point.
 class ShardedStep {
  public:
-  explicit ShardedStep(Program& program)
+  ShardedStep(Program& program, StageTransfers& transfers)
       : program_(program),
+        transfers_(transfers),
         units_(static_cast<int>(program.model.units.size())),
         owners_(owners_by_unit(program.model)),
         state_(at(units_), program.config.splits_parameters() ? State::split : State::whole),
         kept_(at(units_), 0),
-        last_forward_use_(at(units_), 0) {
+        last_forward_use_(at(units_), 0),
+        in_flight_runs_(program.stages.size(), 0) {
     for (int unit = 0; unit < units_; ++unit) {
       for (const int owner : owners_[at(unit)]) last_forward_use_[at(owner)] = unit;
+    }
+    for (const auto& run : schedule_of(program.config, program.config.axes.pp_rank(program.rank))) {
+      const auto& stage = program.stages[at(run.stage)];
+      for (int i = 0; i < stage.end - stage.first; ++i)
+        computations_.push_back({run, run.backward ? stage.end - 1 - i : stage.first + i});
     }
   }
 
   void write() {
-    const int computations = 2 * units_ * program_.config.micro_batches;
-    for (int k = 0; k < computations; ++k) {
-      const auto now = computation(k);
-      gather(now.unit);
-      for (const int owner : owners_[at(now.unit)]) {
+    for (std::size_t k = 0; k < computations_.size(); ++k) {
+      const auto& [run, unit] = computations_[k];
+      const auto& stage = program_.stages[at(run.stage)];
+      const bool first = unit == (run.backward ? stage.end - 1 : stage.first);
+      const int start = first ? transfers_.begin(run, program_.step) : -1;
+      gather(unit);
+      for (const int owner : owners_[at(unit)]) {
         add({ActionKind::wait, owner}, state_[at(owner)] == State::gathering);
         state_[at(owner)] = State::whole;
       }
-      if (program_.config.prefetch && k + 1 < computations) gather(computation(k + 1).unit);
-      // The last unit may compute with what the first one owns, whose gradients of the micro-batch before may be on
-      // their way.
-      if (now.backward && now.unit == units_ - 1) finish_reduce();
-      add({now.backward ? ActionKind::backward : ActionKind::forward, now.unit, now.micro_batch});
-      if (now.backward) {
-        after_backward(now.unit, now.micro_batch);
+      if (program_.config.prefetch && k + 1 < computations_.size()) gather(computations_[k + 1].unit);
+      if (run.backward) {
+        // Gradients of the micro-batch before may be on their way where those of this one go.
+        if (in_flight_ && std::ranges::find(owners_[at(unit)], in_flight_->unit) != owners_[at(unit)].end())
+          finish_reduce();
+        add({ActionKind::recompute, unit, run.micro_batch}, program_.recomputes(unit));
+        add({ActionKind::backward, unit, run.micro_batch, -1, start});
+        after_backward(computations_[k]);
       } else {
-        after_forward(now.unit, now.micro_batch);
+        add({ActionKind::forward, unit, run.micro_batch, -1, start});
+        after_forward(computations_[k], k + 1 < computations_.size() ? computations_[k + 1].unit : -1);
       }
     }
     finish_reduce();
+    transfers_.end_runs(program_.step);
   }
 
  private:
   enum class State { split, gathering, whole };
   struct Computation {
-    bool backward;
-    int unit, micro_batch;
+    StageRun run;
+    int unit;
   };
   struct InFlight {
     int buffer, unit, micro_batch;
   };
-
-  // Forward through all units, then back, for one micro-batch after the other.
-  Computation computation(int k) const {
-    const int place = k % (2 * units_);
-    const bool backward = place >= units_;
-    return {backward, backward ? 2 * units_ - 1 - place : place, k / (2 * units_)};
-  }
 
   void add(Action action, bool condition = true) {
     if (condition) program_.step.push_back(action);
@@ -99,25 +104,45 @@ class ShardedStep {
     state_[at(owner)] = State::split;
   }
 
-  // The last unit goes backward at once.
-  void after_forward(int unit, int micro_batch) {
-    if (unit == units_ - 1) return add({ActionKind::loss, -1, micro_batch});
+  // `next`: the unit that runs behind it, which may be the same, backward.
+  void after_forward(const Computation& now, int next) {
+    const auto& stage = program_.stages[at(now.run.stage)];
+    if (now.unit == stage.end - 1) {
+      ++in_flight_runs_[at(now.run.stage)];
+      transfers_.after_forward(now.run, program_.step);
+      add({ActionKind::loss, -1, now.run.micro_batch}, program_.ends(now.run.stage));
+    }
     if (!program_.config.splits_parameters() || !program_.config.reshards_after_forward()) return;
-    for (const int owner : owners_[at(unit)]) {
-      if (last_forward_use_[at(owner)] == unit) reshard(owner, program_.config.ways_after_forward());
+    for (const int owner : owners_[at(now.unit)]) {
+      if (last_forward_use_[at(owner)] == now.unit && !uses(next, owner))
+        reshard(owner, program_.config.ways_after_forward());
     }
   }
 
-  // Behind it nobody needs what this unit owns; its gradients are complete.
-  void after_backward(int unit, int micro_batch) {
-    if (program_.shards[at(unit)].slots.empty()) return;
+  bool uses(int unit, int owner) const {
+    return unit >= 0 && std::ranges::find(owners_[at(unit)], owner) != owners_[at(unit)].end();
+  }
+
+  // Behind it nobody needs what this unit owns, unless another micro-batch is to find it whole; its gradients are
+  // complete.
+  void after_backward(const Computation& now) {
+    const auto& stage = program_.stages[at(now.run.stage)];
+    if (now.unit == stage.end - 1) --in_flight_runs_[at(now.run.stage)];
+    if (!program_.shards[at(now.unit)].slots.empty()) {
+      const bool needed = !program_.config.reshards_after_forward() && in_flight_runs_[at(now.run.stage)] > 0;
+      sum_gradients(now.unit, now.run.micro_batch, needed);
+    }
+    transfers_.after_backward(now.unit, now.run.micro_batch, program_.step);
+  }
+
+  void sum_gradients(int unit, int micro_batch, bool values_are_needed) {
     const int buffer = buffer_of(unit);
     if (!program_.config.splits_gradients()) {  // whole until all micro-batches are in them
       add({ActionKind::accumulate, unit, micro_batch}, micro_batch > 0);
       add({ActionKind::reduce, -1, -1, -1, buffer}, micro_batch == program_.config.micro_batches - 1);
       return;
     }
-    if (program_.config.splits_parameters()) reshard(unit, 0);
+    if (program_.config.splits_parameters() && !values_are_needed) reshard(unit, 0);
     finish_reduce();  // one at a time: two units' gradients are the most that exist
     add({ActionKind::reduce, -1, -1, -1, buffer});
     in_flight_ = InFlight{buffer, unit, micro_batch};
@@ -140,11 +165,14 @@ class ShardedStep {
   }
 
   Program& program_;
+  StageTransfers& transfers_;
   const int units_;
   const std::vector<std::vector<int>> owners_;
   std::vector<State> state_;           // by unit
   std::vector<int> kept_;              // by unit: what its last RESHARD kept, Action::ways
   std::vector<int> last_forward_use_;  // by unit
+  std::vector<int> in_flight_runs_;    // by stage: micro-batches between forward and backward
+  std::vector<Computation> computations_;
   std::optional<InFlight> in_flight_;
 };
 
@@ -194,6 +222,6 @@ void add_gathers(const Program& program, std::vector<Action>& actions) {
   }
 }
 
-void add_sharded_step(Program& program) { ShardedStep(program).write(); }
+void add_sharded_step(Program& program, StageTransfers& transfers) { ShardedStep(program, transfers).write(); }
 
 }  // namespace dtrun::runtime

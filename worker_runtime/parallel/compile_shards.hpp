@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "worker_runtime/parallel/program.hpp"
+#include "worker_runtime/parallel/stage_transfers.hpp"
 
 namespace dtrun::runtime {
 
@@ -16,6 +17,6 @@ std::vector<ReduceBuffer> buffers_of_shards(const Program& program);
 // ZeRO: every rank takes the others' parts.
 void add_gathers(const Program& program, std::vector<Action>& actions);
 // All micro-batches of the step, without the update.
-void add_sharded_step(Program& program);
+void add_sharded_step(Program& program, StageTransfers& transfers);
 
 }  // namespace dtrun::runtime

@@ -103,13 +103,18 @@ std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch) {
   return costs;
 }
 
-ModelDescription describe(Model& model, const BatchShape& batch) {
-  auto description = describe(model);
+void add_costs(ModelDescription& description, Model& model, const BatchShape& batch) {
   const auto costs = unit_costs(model, batch);
   for (std::size_t unit = 0; unit < costs.size(); ++unit) {
     description.units[unit].forward_flops = costs[unit].forward_flops;
     description.units[unit].saved_bytes = costs[unit].saved_bytes;
+    description.units[unit].output = model.unit(unit).output_shape(batch.sequences, batch.tokens);
   }
+}
+
+ModelDescription describe(Model& model, const BatchShape& batch) {
+  auto description = describe(model);
+  add_costs(description, model, batch);
   return description;
 }
 

@@ -45,7 +45,9 @@ struct UnitCost {
 };
 // As dry_run() in what it needs and throws.
 std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch);
-// describe(model) with the costs of its units.
+// Adds the costs of the units and the shapes of what they give to what describe() made of the model.
+void add_costs(ModelDescription& description, Model& model, const BatchShape& batch);
+// describe(model) with them.
 ModelDescription describe(Model& model, const BatchShape& batch);
 
 }  // namespace dtrun::runtime

@@ -10,7 +10,7 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/optim/clip.hpp"
-#include "worker_runtime/parallel/whole_over_tp.hpp"
+#include "worker_runtime/parallel/calls.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -68,7 +68,6 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
       grad_arena_(MemoryTag::grad, account),
       activation_arena_(MemoryTag::activation, account),
       work_arena_(MemoryTag::work, account),
-      parameters_(model.parameters()),
       works_(program_.buffers.size()),
       narrow_sums_(program_.buffers.size()),
       micro_batch_of_gradients_(program_.model.units.size(), 0) {
@@ -78,19 +77,27 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
                      fmt::format("the program is for rank {} of {}, the mesh is {}, this is rank {}", program_.rank,
                                  program_.config.axes.to_string(), mesh.shape().to_string(), mesh.rank()));
   }
+  const bool same =
+      std::ranges::all_of(program_.unit_numbers, [&](int u) { return at(u) < model.size(); }) &&
+      std::ranges::all_of(program_.parameter_numbers, [&](int p) { return at(p) < model.parameters().size(); }) &&
+      at(program_.all_stages.back().end) == model.size();
+  if (!same) throw UsageError("parallel", "the program was compiled for another model");
+  for (const int unit : program_.unit_numbers) units_.push_back(&model.unit(at(unit)));
+  for (const int parameter : program_.parameter_numbers) parameters_.push_back(model.parameters()[at(parameter)]);
+  const auto axes_of_norm = norm_axes(program_.config);
+  norm_ = axes_of_norm.empty() ? nullptr : &mesh_.group(axes_of_norm);
   groups_ = {&world_};
   const auto add_group = [&](ProcessGroup& group) {
     if (std::ranges::find(groups_, &group) == groups_.end()) groups_.push_back(&group);
   };
   add_group(data_);
   for (int axis = 0; axis < mesh.shape().axes(); ++axis) add_group(mesh.group(axis));
-  if (parameters_.size() != program_.model.parameters.size() || model.size() != program_.model.units.size()) {
-    throw UsageError("parallel", "the program was compiled for another model");
-  }
   if (program_.config.axes.tp > 1) {
     tensor_parallel_.emplace(mesh_.group("tp"), program_.config.sequence_parallel);
     context_.tensor_parallel = &*tensor_parallel_;
   }
+  if (norm_ != nullptr) add_group(*norm_);
+  if (program_.config.axes.pp > 1) transfers_.emplace(program_, mesh_.group("pp"));
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (parameters_[at(parameter)]->local_numel() != program_.model.parameters[at(parameter)].numel)
       throw UsageError("parallel", "the program was compiled for a model that is cut otherwise");
@@ -124,12 +131,20 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
           buffers_.back().narrow(slot.offset, parameter.local_numel()).view(parameter.local_shape());
     }
   }
-  if (program_.config.micro_batches == 1) return;
-  const Tensor scratch = Tensor::empty(values_.shape(), DType::f32, grad_arena_);
+  slot_of_.assign(parameters_.size(), -1);
+  scratch_grads_.resize(parameters_.size());
+  std::int64_t numel = 0;
+  const auto has_scratch = [&](int p) { return program_.config.micro_batches > 1 || !program_.owns(p); };
+  for (int p = 0; p < static_cast<int>(parameters_.size()); ++p)
+    numel += has_scratch(p) ? parameters_[at(p)]->local_numel() : 0;
+  if (numel == 0) return;
+  const Tensor scratch = Tensor::empty(Shape{numel}, DType::f32, grad_arena_);
   std::int64_t offset = 0;
-  for (const Parameter* parameter : parameters_) {
-    scratch_grads_.push_back(scratch.narrow(offset, parameter->local_numel()).view(parameter->local_shape()));
-    offset += parameter->local_numel();
+  for (int p = 0; p < static_cast<int>(parameters_.size()); ++p) {
+    if (!has_scratch(p)) continue;
+    const Parameter& parameter = *parameters_[at(p)];
+    scratch_grads_[at(p)] = scratch.narrow(offset, parameter.local_numel()).view(parameter.local_shape());
+    offset += parameter.local_numel();
   }
 }
 
@@ -153,30 +168,11 @@ void StepExecutor::fill_initial(std::uint64_t seed) {
   for (const Parameter* parameter : parameters_) parameter->fill_initial(seed, parameter->value());
 }
 
-void StepExecutor::with_whole_parameters(const std::function<void()>& use, bool changes) {
-  for (auto* group : groups_) group->set_action("whole parameters");
-  const auto use_whole = [&] {
-    if (!tensor_parallel_) return use();
-    Arena arena(MemoryTag::comm, account_);
-    const WholeOverTp whole(parameters_, mesh_.group("tp"), arena);
-    use();
-    if (changes) whole.take_back();
-  };
-  if (!shards_) return use_whole();
-  shards_->gather_exact();
-  try {
-    use_whole();
-  } catch (...) {
-    shards_->release_exact(false);
-    throw;
-  }
-  shards_->release_exact(changes);
-}
-
 std::vector<OptimizerPiece> StepExecutor::optimizer_pieces() const {
   if (shards_) return shards_->pieces();
   std::vector<OptimizerPiece> pieces;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!program_.owns(static_cast<int>(i))) continue;
     const Parameter& parameter = *parameters_[i];
     pieces.push_back({parameter.name(), parameter.value(), bucket_grads_[i], parameter.is_matrix(), 0});
   }
@@ -205,7 +201,9 @@ BytesSent StepExecutor::run_setup() {
   for (const auto& action : program_.setup) {
     announce(action, -1);
     const auto before = sent();
-    if (shards_) {
+    if (action.payload != Payload::none) {
+      message(action);
+    } else if (shards_) {
       sharded(action);
     } else {
       data_.broadcast(unit_values_[at(action.unit)], action.peer);
@@ -222,7 +220,14 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
   }
   StepResult result;
   flights_.clear();
-  flights_.resize(input.batches.size());
+  for (const auto& stage : program_.stages) {
+    auto& flights = flights_.emplace_back(input.batches.size());
+    for (auto& flight : flights) {
+      flight.tapes.resize(at(stage.end - stage.first));
+      flight.inputs.resize(flight.tapes.size());
+    }
+  }
+  std::ranges::fill(slot_of_, -1);
   ops::fill(metric(kMetricLoss), 0.0F);
   ops::fill(metric(kMetricStop), input.want_stop ? 1.0F : 0.0F);
   if (copies_.defined()) {
@@ -266,13 +271,18 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       if (tensor_parallel_) announce(action, input.step);
       forward(action, input.batches[at(action.micro_batch)], result);
       return spend(result.forward);
-    case ActionKind::loss: {
-      auto& flight = flights_[at(action.micro_batch)];
-      // The ranks that share the layers have the same loss: one of them counts.
-      if (mesh_.coordinate("tp") == 0) ops::add(metric(kMetricLoss), flight.tensor, metric(kMetricLoss));
-      flight.tensor = Tensor();  // backward starts from the loss itself: gradient 1
-      return;
-    }
+    case ActionKind::loss:
+      return take_loss(action);
+    case ActionKind::recompute:
+      if (tensor_parallel_) announce(action, input.step);
+      recompute(action, input.batches[at(action.micro_batch)]);
+      return spend(result.backward);
+    case ActionKind::send:
+    case ActionKind::recv:
+    case ActionKind::take:
+      announce(action, input.step);
+      message(action);
+      return spend(result.comm);
     case ActionKind::backward:
       if (tensor_parallel_) announce(action, input.step);
       backward(action);
@@ -295,6 +305,11 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       works_[at(action.buffer)] = start_sum(action.buffer);
       return spend(result.comm);
     case ActionKind::wait:
+      if (action.payload != Payload::none) {
+        announce(action, input.step);
+        message(action);
+        return spend(result.comm);
+      }
       if (shards_ && action.buffer != program_.metrics_buffer()) {
         sharded(action);
         return spend(result.comm);
@@ -309,7 +324,7 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       reduce_partial();
       return spend(result.comm);
     case ActionKind::clip:
-      if (shards_ || tensor_parallel_) announce(action, input.step);
+      if (norm_ != nullptr) announce(action, input.step);
       clip(input, result);
       return spend(result.optimizer);
     case ActionKind::optimize:
@@ -341,33 +356,75 @@ void StepExecutor::sharded(const Action& action) {
   }
 }
 
-void StepExecutor::forward(const Action& action, const Batch& batch, StepResult& result) {
-  auto& flight = flights_[at(action.micro_batch)];
-  auto& tape = flight.tapes.emplace_back(std::in_place, context_);
-  flight.tensor = model_.unit(at(action.unit)).run(*tape, flight.tensor, batch);
-  result.forward_flops += tape->flops();
+StepExecutor::Flight& StepExecutor::flight_of(const Action& action) {
+  return flights_[at(program_.stage_of(action.unit))][at(action.micro_batch)];
 }
 
-void StepExecutor::bind_gradients(int micro_batch) {
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    parameters_[i]->bind_grad(micro_batch == 0 ? bucket_grads_[i] : scratch_grads_[i]);
+std::size_t StepExecutor::place_in_stage(int unit) const {
+  return at(unit - program_.stages[at(program_.stage_of(unit))].first);
+}
+
+const Stage& StepExecutor::stage_behind(int unit) const {
+  return program_.all_stages[at(program_.stages[at(program_.stage_of(unit))].index + 1)];
+}
+
+void StepExecutor::take_loss(const Action& action) {
+  auto& flight = flights_.back()[at(action.micro_batch)];
+  // The ranks that share the layers have the same loss: one of them counts.
+  if (mesh_.coordinate("tp") == 0) ops::add(metric(kMetricLoss), flight.tensor, metric(kMetricLoss));
+  flight.tensor = Tensor();  // backward starts from the loss itself: gradient 1
+}
+
+void StepExecutor::forward(const Action& action, const Batch& batch, StepResult& result) {
+  auto& flight = flight_of(action);
+  if (action.buffer >= 0) {
+    const auto& stage = program_.stages[at(program_.stage_of(action.unit))];
+    flight.tensor = transfers_->buffer(action.buffer).view(stage.input);
   }
+  const auto& unit = *units_[at(action.unit)];
+  const auto place = place_in_stage(action.unit);
+  if (program_.recomputes(action.unit)) {
+    flight.inputs[place] = flight.tensor;
+    Tape tape(context_, Tape::Mode::inference);
+    flight.tensor = unit.run(tape, flight.tensor, batch);
+    result.forward_flops += tape.flops();
+    return;
+  }
+  auto& tape = flight.tapes[place].emplace(context_);
+  flight.tensor = unit.run(tape, flight.tensor, batch);
+  result.forward_flops += tape.flops();
+}
+
+void StepExecutor::recompute(const Action& action, const Batch& batch) {
+  auto& flight = flight_of(action);
+  const auto place = place_in_stage(action.unit);
+  const Tensor input = std::exchange(flight.inputs[place], Tensor());
+  units_[at(action.unit)]->run(flight.tapes[place].emplace(context_), input, batch);
+}
+
+// A fresh slot for the gradient of a micro-batch, unless an earlier use in it has made one.
+void StepExecutor::bind_gradient(int parameter, int micro_batch) {
+  if (std::exchange(slot_of_[at(parameter)], micro_batch) == micro_batch) return;
+  const bool in_bucket = micro_batch == 0 && program_.owns(parameter);
+  parameters_[at(parameter)]->bind_grad((in_bucket ? bucket_grads_ : scratch_grads_)[at(parameter)]);
 }
 
 void StepExecutor::backward(const Action& action) {
-  auto& flight = flights_[at(action.micro_batch)];
-  if (shards_) {
-    for (const int index : program_.model.units[at(action.unit)].parameters) {
+  auto& flight = flight_of(action);
+  const auto& used = program_.model.units[at(action.unit)].parameters;
+  for (const int index : used) {
+    if (shards_) {
       shards_->need_gradients(first_use_[at(index)], action.micro_batch);
       micro_batch_of_gradients_[at(first_use_[at(index)])] = action.micro_batch;
+    } else {
+      bind_gradient(index, action.micro_batch);
     }
-  } else if (action.unit == static_cast<int>(model_.size()) - 1) {
-    bind_gradients(action.micro_batch);
   }
-  auto& tape = flight.tapes[at(action.unit)];
+  if (action.buffer >= 0) flight.tensor = transfers_->buffer(action.buffer).view(stage_behind(action.unit).input);
+  auto& tape = flight.tapes[place_in_stage(action.unit)];
   flight.tensor = tape->backward(flight.tensor);
   tape.reset();
-  for (const int index : program_.model.units[at(action.unit)].parameters) {
+  for (const int index : used) {
     if (context_.bf16 && parameters_[at(index)]->has_grad()) ops::round_to_bf16(parameters_[at(index)]->grad());
     if (first_use_[at(index)] != action.unit || parameters_[at(index)]->has_grad()) continue;
     // Not part of the loss of this micro-batch: nothing was written, and a sum over ranks needs a number.
@@ -378,13 +435,20 @@ void StepExecutor::backward(const Action& action) {
 void StepExecutor::accumulate(const Action& action) {
   if (shards_) return shards_->accumulate(action.unit);
   for (const int index : program_.model.units[at(action.unit)].parameters) {
-    if (first_use_[at(index)] != action.unit) continue;
+    if (first_use_[at(index)] != action.unit || !program_.owns(index)) continue;
     ops::add(bucket_grads_[at(index)], scratch_grads_[at(index)], bucket_grads_[at(index)]);
   }
 }
 
-SquareSum StepExecutor::squares_of_buckets() const {
+SquareSum StepExecutor::own_squares() const {
   SquareSum squares;
+  if (shards_ || tensor_parallel_) {
+    const bool first_of_tp = mesh_.coordinate("tp") == 0;  // of ranks that have the same gradient one counts
+    for (const auto& piece : optimizer_pieces()) {
+      if (first_of_tp || model_.find(piece.name)->cut().is_cut()) add_squares(squares, piece.grad);
+    }
+    return squares;
+  }
   for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) add_squares(squares, buffers_[at(buffer)]);
   return squares;
 }
@@ -414,23 +478,18 @@ void StepExecutor::reduce_partial() {
   for (auto next = place; const auto& gradient : gradients) gradient.copy_from(next(gradient));
 }
 
-// Exact sums: the norm has the same bits however the gradients are split. Of ranks that have the same gradient one
-// counts.
+// Exact sums: the norm has the same bits however the gradients are spread over ranks.
 SquareSum StepExecutor::squares_of_all_ranks() {
-  SquareSum own;
-  const bool first = program_.config.axes.data_rank(program_.rank) < program_.config.parts();
-  for (const auto& piece : optimizer_pieces()) {
-    const bool first_of_tp = mesh_.coordinate("tp") == 0 || model_.find(piece.name)->cut().is_cut();
-    if (first && first_of_tp) add_squares(own, piece.grad);
-  }
+  const SquareSum own = own_squares();
+  if (norm_ == nullptr) return own;
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(SquareSum));
   const auto mine = Tensor::empty(Shape{kSize}, DType::u8, work_arena_);
-  const auto all = Tensor::empty(Shape{kSize * world_.size()}, DType::u8, work_arena_);
+  const auto all = Tensor::empty(Shape{kSize * norm_->size()}, DType::u8, work_arena_);
   if (!mine.is_abstract()) std::memcpy(mine.raw(), &own, sizeof own);
-  world_.all_gather(all, mine);
+  norm_->all_gather(all, mine);
   if (all.is_abstract()) return own;
   SquareSum squares;
-  for (int rank = 0; rank < world_.size(); ++rank) {
+  for (int rank = 0; rank < norm_->size(); ++rank) {
     SquareSum other;
     std::memcpy(&other, all.raw() + at(rank) * sizeof other, sizeof other);
     squares.merge(other);
@@ -439,7 +498,7 @@ SquareSum StepExecutor::squares_of_all_ranks() {
 }
 
 void StepExecutor::clip(const StepInput& input, StepResult& result) {
-  const SquareSum squares = shards_ || tensor_parallel_ ? squares_of_all_ranks() : squares_of_buckets();
+  const SquareSum squares = squares_of_all_ranks();
   const double scale = 1.0 / (static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches);
   result.grad_norm = squares.norm() * scale;
   grad_scale_ = static_cast<float>(scale * static_cast<double>(clip_coefficient(result.grad_norm, input.max_norm)));

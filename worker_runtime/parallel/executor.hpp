@@ -19,6 +19,7 @@
 #include "worker_runtime/optim/optimizer.hpp"
 #include "worker_runtime/parallel/program.hpp"
 #include "worker_runtime/parallel/sharded_parameters.hpp"
+#include "worker_runtime/parallel/transfers.hpp"
 
 namespace dtrun::runtime {
 
@@ -68,9 +69,16 @@ class StepExecutor {
   // Once, after values were filled or loaded: every rank takes those of rank 0; with ZeRO each part from its owner.
   // The parts of fully_shard stay where they are. Returns the bytes sent, as Prediction::setup_bytes.
   BytesSent run_setup();
-  // Calls `use` while every parameter of the model is whole and bound, on all ranks: to save, hash or load. `changes`:
-  // the values are kept. Collective over the group when parameters are split.
+  // The parameters of this rank's units, in the order of the program.
+  const std::vector<Parameter*>& parameters() const noexcept { return parameters_; }
+  // Calls `use` while they are whole and bound, on all ranks. `changes`: the values are kept. Collective over the ranks
+  // between which they are split.
   void with_whole_parameters(const std::function<void()>& use, bool changes = false);
+  // Every parameter of the model with its whole values, on every rank and in the order of `order` (of all parameters):
+  // to save or hash them. Those of other ranks are there one unit or parameter at a time. Collective over all ranks. An
+  // error of `visit` is thrown when all ranks are done.
+  using Visit = std::function<void(const Parameter& parameter, const Tensor& value)>;
+  void visit_parameters(std::span<Parameter* const> order, const Visit& visit);
   // Parameters and their gradients, or this rank's parts of them, for an optimizer that outlives no executor.
   std::vector<OptimizerPiece> optimizer_pieces() const;
   StepResult run_step(const StepInput& input, Optimizer& optimizer);
@@ -78,20 +86,32 @@ class StepExecutor {
   std::string last_collective() const;
 
  private:
-  struct Flight {   // one micro-batch on its way through the units
-    Tensor tensor;  // activation in forward, its gradient in backward
-    std::vector<std::optional<Tape>> tapes;
+  struct Flight {                            // one micro-batch on its way through the units of one stage
+    Tensor tensor;                           // activation in forward, its gradient in backward
+    std::vector<std::optional<Tape>> tapes;  // by unit of the stage
+    std::vector<Tensor> inputs;              // of units that run forward twice
   };
 
   void bind_values(const Tensor& all);
-  void bind_gradients(int micro_batch);
+  void make_whole(int unit);
+  void drop_whole(int unit, bool changes);
+  void bind_gradient(int parameter, int micro_batch);
+  Flight& flight_of(const Action& action);
+  std::size_t place_in_stage(int unit) const;
+  const Stage& stage_behind(int unit) const;
   void run(const Action& action, const StepInput& input, Optimizer& optimizer, StepResult& result);
+  void message(const Action& action);
+  void take_tied_gradient(const Action& action);
+  Tensor tied_gradient(int parameter) const;
+  Tensor tied_value(int parameter) const;
+  void take_loss(const Action& action);
   void forward(const Action& action, const Batch& batch, StepResult& result);
+  void recompute(const Action& action, const Batch& batch);
   void backward(const Action& action);
   void accumulate(const Action& action);
   void clip(const StepInput& input, StepResult& result);
   Tensor metric(Metric metric) const;  // one element
-  SquareSum squares_of_buckets() const;
+  SquareSum own_squares() const;
   SquareSum squares_of_all_ranks();
   std::vector<Tensor> gradients_not_cut() const;
   void reduce_partial();
@@ -106,10 +126,12 @@ class StepExecutor {
   MemoryAccount& account_;
   ProcessGroup& world_;  // metrics
   ProcessGroup& data_;   // the ranks with the same parameters or parts of them: gradients are summed over it
+  ProcessGroup* norm_;   // the ranks with different parameters; null: this rank alone
   std::vector<ProcessGroup*> groups_;  // all, each once
   std::optional<TensorParallel> tensor_parallel_;
   Arena param_arena_, grad_arena_, activation_arena_, work_arena_;
   RunContext context_{activation_arena_, work_arena_};
+  std::vector<Unit*> units_;
   std::vector<Parameter*> parameters_;
   std::vector<int> first_use_;                 // parameter -> unit
   Tensor values_;                              // all parameters, in order of first use
@@ -117,14 +139,16 @@ class StepExecutor {
   std::vector<Tensor> unit_values_;            // unit -> what it owns, a range of values_
   std::vector<Tensor> buffers_;                // by index of Program::buffers
   std::vector<Tensor> bucket_grads_;           // parameter -> its place in a bucket
-  std::vector<Tensor> scratch_grads_;          // parameter; empty with one micro-batch
+  std::vector<Tensor> scratch_grads_;          // parameter; with one micro-batch only those that another stage owns
+  std::vector<int> slot_of_;                   // parameter -> the micro-batch whose gradient it is bound for
   std::vector<Work> works_;                    // by index of Program::buffers
   std::vector<Tensor> narrow_sums_;            // the same; bf16, where that is what is sent
   std::vector<int> micro_batch_of_gradients_;  // by owning unit, of split gradients
   std::vector<int> owner_of_buffer_;           // the same by buffer: the unit
   std::optional<ShardedParameters> shards_;
-  std::vector<Flight> flights_;  // by micro-batch
-  float grad_scale_ = 1;         // set by CLIP for OPTIMIZE
+  std::optional<Transfers> transfers_;
+  std::vector<std::vector<Flight>> flights_;  // by stage and micro-batch
+  float grad_scale_ = 1;                      // set by CLIP for OPTIMIZE
   const Action* last_collective_ = nullptr;
 };
 

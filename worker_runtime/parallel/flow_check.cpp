@@ -48,7 +48,13 @@ bool FlowCheck::slots_hold() {
     }
   }
   for (std::size_t parameter = 0; parameter < parameters; ++parameter) {
-    if (bucket_[parameter] != -1) continue;
+    const bool owned = program_.owns(static_cast<int>(parameter));
+    if (!owned && bucket_[parameter] != -1) {
+      report_(fmt::format("the gradient of {}, which another stage owns, is in a bucket",
+                          program_.model.parameters[parameter].name));
+      return false;
+    }
+    if (!owned || bucket_[parameter] != -1) continue;
     report_(fmt::format("the gradient of {} is in no bucket", program_.model.parameters[parameter].name));
     good = false;
   }
@@ -74,11 +80,15 @@ bool FlowCheck::actions_hold(const std::vector<Action>& actions) {
         break;
       case ActionKind::reduce:
       case ActionKind::wait:
-        good = within(action.buffer, program_.buffers.size());
+        good = action.payload != Payload::none || within(action.buffer, program_.buffers.size());
         break;
       case ActionKind::reduce_partial:
       case ActionKind::clip:
       case ActionKind::optimize:
+      case ActionKind::recompute:
+      case ActionKind::send:
+      case ActionKind::recv:
+      case ActionKind::take:
         break;
       case ActionKind::unshard:
       case ActionKind::reshard:
@@ -113,11 +123,9 @@ void FlowCheck::run() {
   for (std::size_t parameter = 0; parameter < parameters; ++parameter) {
     first_use_.push_back(program_.model.first_use(static_cast<int>(parameter)));
   }
-  forward_.assign(micro_batches, 0);
-  backward_.assign(micro_batches, units_ - 1);
-  loss_.assign(micro_batches, false);
+  losses_ = program_.ends(static_cast<int>(program_.stages.size()) - 1) ? static_cast<int>(micro_batches) : 0;
   in_bucket_.assign(parameters, 0);
-  in_scratch_.assign(parameters, -1);
+  in_slot_.assign(parameters, {});
   sums_.assign(program_.buffers.size(), Sum::open);
   setup();
   for (const auto& action : program_.step) visit(action);
@@ -127,6 +135,7 @@ void FlowCheck::run() {
 void FlowCheck::setup() {
   std::vector<int> times(at(units_), 0);
   for (const auto& action : program_.setup) {
+    if (action.payload != Payload::none) continue;
     if (action.kind != ActionKind::broadcast) {
       problem(action, "not an action of the set-up");
     } else if (++times[at(action.unit)] > 1) {
@@ -141,16 +150,15 @@ void FlowCheck::setup() {
 }
 
 void FlowCheck::visit(const Action& action) {
+  if (action.payload != Payload::none) return message(action);
   if (optimized_) problem(action, "after OPTIMIZE");
   switch (action.kind) {
     case ActionKind::broadcast:
       problem(action, "belongs into the set-up");
       break;
-    case ActionKind::forward:
-      forward(action);
-      break;
     case ActionKind::loss:
-      loss(action);
+      if (sums_.back() != Sum::open) problem(action, "after the metrics were summed");
+      --losses_;
       break;
     case ActionKind::backward:
       backward(action);
@@ -167,63 +175,81 @@ void FlowCheck::visit(const Action& action) {
     case ActionKind::optimize:
       update(action);
       break;
+    case ActionKind::forward:
+    case ActionKind::recompute:
+    case ActionKind::send:
+    case ActionKind::recv:
+    case ActionKind::take:
     case ActionKind::unshard:
     case ActionKind::reshard:
       break;
   }
 }
 
-void FlowCheck::forward(const Action& action) {
-  int& next = forward_[at(action.micro_batch)];
-  if (next != action.unit) problem(action, "the unit before it has not run, or it ran already");
-  next = action.unit + 1;
+// Between stages: what a tied parameter's gradient starts with, or where it goes when another stage owns it.
+void FlowCheck::message(const Action& action) {
+  if (optimized_ && action.payload != Payload::tied_value) problem(action, "after OPTIMIZE");
+  if (action.payload != Payload::tied_gradient) return;
+  const auto& name = program_.model.parameters[at(action.tied)].name;
+  auto& slot = in_slot_[at(action.tied)];
+  if (action.kind == ActionKind::send) {
+    if (slot.micro_batch != action.micro_batch || !slot.complete)
+      problem(action, fmt::format("there is no gradient of {} to send", name));
+    slot = {};
+  } else if (action.kind == ActionKind::take) {
+    open_slot(action, action.tied);
+    if (slot.started) problem(action, fmt::format("the gradient of {} was begun without it", name));
+    slot.started = true;
+  }
 }
 
-void FlowCheck::loss(const Action& action) {
-  if (forward_[at(action.micro_batch)] != units_) problem(action, "before the end of forward");
-  if (loss_[at(action.micro_batch)]) problem(action, "taken twice");
-  if (sums_.back() != Sum::open) problem(action, "after the metrics were summed");
-  loss_[at(action.micro_batch)] = true;
+// The place of micro-batch 0 is the bucket itself.
+void FlowCheck::open_slot(const Action& action, int parameter) {
+  const auto& name = program_.model.parameters[at(parameter)].name;
+  const bool owned = program_.owns(parameter);
+  auto& slot = in_slot_[at(parameter)];
+  if (owned && action.micro_batch == 0) {
+    if (in_bucket_[at(parameter)] != 0) problem(action, fmt::format("overwrites the summed gradient of {}", name));
+    if (bucket_of(parameter) != Sum::open) problem(action, fmt::format("the bucket of {} was already reduced", name));
+  }
+  if (slot.micro_batch != -1 && slot.micro_batch != action.micro_batch)
+    problem(action, fmt::format("the gradient of {} of micro-batch {} was not accumulated", name, slot.micro_batch));
+  slot.micro_batch = action.micro_batch;
 }
 
 void FlowCheck::backward(const Action& action) {
-  int& next = backward_[at(action.micro_batch)];
-  if (!loss_[at(action.micro_batch)]) problem(action, "before the loss");
-  if (next != action.unit) problem(action, "the unit behind it has not run backward, or it ran already");
-  next = action.unit - 1;
   for (const int parameter : program_.model.units[at(action.unit)].parameters) backward_parameter(action, parameter);
 }
 
 void FlowCheck::backward_parameter(const Action& action, int parameter) {
-  const auto& name = program_.model.parameters[at(parameter)].name;
-  const bool complete = first_use_[at(parameter)] == action.unit;
-  if (action.micro_batch == 0) {
-    if (in_bucket_[at(parameter)] != 0) problem(action, fmt::format("overwrites the summed gradient of {}", name));
-    if (bucket_of(parameter) != Sum::open) problem(action, fmt::format("the bucket of {} was already reduced", name));
-    if (complete) in_bucket_[at(parameter)] = 1;
-    return;
-  }
-  int& scratch = in_scratch_[at(parameter)];
-  if (scratch != -1 && scratch != action.micro_batch) {
-    problem(action, fmt::format("the gradient of {} of micro-batch {} was not accumulated", name, scratch));
-  }
-  scratch = action.micro_batch;
+  open_slot(action, parameter);
+  auto& slot = in_slot_[at(parameter)];
+  const auto tie = std::ranges::find(program_.ties, parameter, &Tie::parameter);
+  if (tie != program_.ties.end() && tie->owner && !slot.started)
+    problem(action, fmt::format("the other stage's gradient of {} has not come",
+                                program_.model.parameters[at(parameter)].name));
+  slot.started = true;
+  if (first_use_[at(parameter)] != action.unit) return;
+  slot.complete = true;
+  if (action.micro_batch > 0 || !program_.owns(parameter)) return;
+  in_bucket_[at(parameter)] = 1;
+  slot = {};
 }
 
 void FlowCheck::accumulate(const Action& action) {
   if (action.micro_batch == 0) problem(action, "micro-batch 0 writes into the buckets itself");
-  if (backward_[at(action.micro_batch)] >= action.unit) problem(action, "before BACKWARD");
   for (const int parameter : program_.model.units[at(action.unit)].parameters) {
-    if (first_use_[at(parameter)] != action.unit) continue;
+    if (first_use_[at(parameter)] != action.unit || !program_.owns(parameter)) continue;
     const auto& name = program_.model.parameters[at(parameter)].name;
-    if (in_scratch_[at(parameter)] != action.micro_batch) {
+    auto& slot = in_slot_[at(parameter)];
+    if (slot.micro_batch != action.micro_batch || !slot.complete) {
       problem(action, fmt::format("there is no gradient of {} to add", name));
     }
     if (in_bucket_[at(parameter)] != action.micro_batch) {
       problem(action, fmt::format("the gradient of {} holds {} micro-batches", name, in_bucket_[at(parameter)]));
     }
     if (bucket_of(parameter) != Sum::open) problem(action, fmt::format("the bucket of {} was already reduced", name));
-    in_scratch_[at(parameter)] = -1;
+    slot = {};
     in_bucket_[at(parameter)] = action.micro_batch + 1;
   }
 }
@@ -238,7 +264,7 @@ void FlowCheck::reduce(const Action& action) {
   if (sum != Sum::open) problem(action, "summed twice");
   sum = Sum::running;
   if (action.buffer == program_.metrics_buffer()) {
-    if (!std::ranges::all_of(loss_, [](bool taken) { return taken; })) problem(action, "before the last loss");
+    if (losses_ > 0) problem(action, "before the last loss");
     return;
   }
   for (const auto& slot : program_.buffers[at(action.buffer)].slots) {

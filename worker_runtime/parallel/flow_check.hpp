@@ -1,4 +1,5 @@
-// FlowCheck: follows the program of one rank and knows at every point which gradients are where. Used by check() only.
+// FlowCheck: follows the program of one rank and knows at every point which gradients are where. In which order units
+// run is StageFlowCheck's. Used by check() only.
 #pragma once
 
 #include <functional>
@@ -19,14 +20,18 @@ class FlowCheck {
 
  private:
   enum class Sum { open, running, done };
+  struct Slot {            // where the gradient of one micro-batch grows: scratch, or (micro-batch 0) the bucket
+    int micro_batch = -1;  // none
+    bool started = false, complete = false;
+  };
 
   bool structure_holds();
   bool slots_hold();
   bool actions_hold(const std::vector<Action>& actions);
   void setup();
   void visit(const Action& action);
-  void forward(const Action& action);
-  void loss(const Action& action);
+  void message(const Action& action);
+  void open_slot(const Action& action, int parameter);
   void backward(const Action& action);
   void backward_parameter(const Action& action, int parameter);
   void accumulate(const Action& action);
@@ -43,14 +48,12 @@ class FlowCheck {
   Report report_;
   bool failed_ = false;
   int units_;
-  std::vector<int> bucket_;      // parameter -> buffer
-  std::vector<int> first_use_;   // parameter -> unit
-  std::vector<int> forward_;     // micro-batch -> next unit
-  std::vector<int> backward_;    // micro-batch -> next unit, downwards
-  std::vector<bool> loss_;       // micro-batch -> taken
-  std::vector<int> in_bucket_;   // parameter -> micro-batches summed
-  std::vector<int> in_scratch_;  // parameter -> micro-batch, or -1
-  std::vector<Sum> sums_;        // buffer
+  std::vector<int> bucket_;     // parameter -> buffer
+  std::vector<int> first_use_;  // parameter -> unit
+  std::vector<int> in_bucket_;  // parameter -> micro-batches summed
+  std::vector<Slot> in_slot_;   // parameter
+  std::vector<Sum> sums_;       // buffer
+  int losses_ = 0;              // to be taken
   bool partial_summed_ = false;
   bool clipped_ = false;
   bool optimized_ = false;

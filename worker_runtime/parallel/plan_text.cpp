@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/parallel/simulation.hpp"
 
 namespace dtrun::runtime {
 namespace {
 
 std::string layout_of(const ParallelConfig& config) {
-  const auto axes = config.axes.to_string() + (config.sequence_parallel ? ",sp" : "");
+  auto axes = config.axes.to_string() + (config.sequence_parallel ? ",sp" : "");
+  if (config.axes.pp > 1) axes += fmt::format(", schedule {}", name_of(config.schedule));
+  if (config.recompute_blocks) axes += ", blocks run forward twice";
   if (config.zero > 0) return fmt::format("{}, ZeRO stage {}", axes, config.zero);
   if (!config.splits_parameters()) return axes;
   if (!config.reshards_after_forward()) return axes + ", parameters whole from forward to backward";
@@ -22,6 +25,40 @@ std::string mode_of(const ParallelConfig& config) {
   if (config.param_dtype == DType::bf16) text += ", computed in bf16";
   if (config.reduce_dtype == DType::bf16) text += ", gradients sent in bf16";
   return text;
+}
+
+// Of all stages, each once.
+std::int64_t all_parameters(std::span<const Program> programs) {
+  const auto& axes = programs.front().config.axes;
+  std::int64_t all = 0;
+  for (int pp = 0; pp < axes.pp; ++pp) {
+    const auto& program = programs[static_cast<std::size_t>(pp * axes.data_ranks() * axes.tp)];
+    for (int p = 0; p < static_cast<int>(program.model.parameters.size()); ++p)
+      all += program.owns(p) ? program.model.parameters[static_cast<std::size_t>(p)].numel : 0;
+  }
+  return all;
+}
+
+// What waiting for other stages costs, by the work of units alone; what each stage holds until backward.
+void add_pipeline(std::span<const Program> programs, const Program& program, std::string& text) {
+  const auto& axes = program.config.axes;
+  if (axes.pp == 1) return;
+  const auto result = simulate(programs);
+  const auto per_stage = axes.data_ranks() * axes.tp;
+  text += program.stages_text() + "\n";
+  double all = 0;
+  for (const auto& stage : program.all_stages) all += stage.flops;
+  text += "work of stages";
+  for (const auto& stage : program.all_stages) text += fmt::format(" {:.1f} %", all > 0 ? 100 * stage.flops / all : 0);
+  text +=
+      fmt::format("\nbubble {:.1f} % of the time (communication taken as free), {:.1f} % when all stages are alike\n",
+                  100 * result.bubble(), 100 * even_bubble(program.config));
+  text += "micro-batches held at most, by pp:";
+  for (int pp = 0; pp < axes.pp; ++pp)
+    text += fmt::format(" {}", result.peak_in_flight[static_cast<std::size_t>(pp * per_stage)]);
+  text += program.config.virtual_stages > 1
+              ? fmt::format(" (each in one of {} stages)\n", program.config.virtual_stages)
+              : "\n";
 }
 
 void add_memory(const DryRun& needs, std::string& text) {
@@ -64,9 +101,10 @@ void add_split(const Program& program, std::string& text) {
 std::string plan_text(std::span<const Program> programs, int rank, const DryRun& needs) {
   const auto& program = programs[static_cast<std::size_t>(rank)];
   auto text =
-      fmt::format("{} parameters{} in {} units, {}, {} micro-batch{}\n", program.model.numel(),
-                  program.config.axes.tp > 1 ? " (of this rank's part over tp)" : "", program.model.units.size(),
+      fmt::format("{} parameters{} in {} units, {}, {} micro-batch{}\n", all_parameters(programs),
+                  program.config.axes.tp > 1 ? " (of a rank's part over tp)" : "", program.all_stages.back().end,
                   mode_of(program.config), program.config.micro_batches, program.config.micro_batches == 1 ? "" : "es");
+  add_pipeline(programs, program, text);
   add_memory(needs, text);
   add_sent(needs, text);
   if (program.config.splits_optimizer()) add_split(program, text);

@@ -95,6 +95,7 @@ bool ShardFlowCheck::actions_hold(const std::vector<Action>& actions) {
     switch (action.kind) {
       case ActionKind::forward:
       case ActionKind::backward:
+      case ActionKind::recompute:
       case ActionKind::accumulate:
         good = good && unit && micro_batch;
         break;
@@ -110,11 +111,16 @@ bool ShardFlowCheck::actions_hold(const std::vector<Action>& actions) {
         good = good && buffer;
         break;
       case ActionKind::wait:
-        good = good && (action.buffer < 0 ? unit && owns(action.unit) : buffer);
+        good = good && (action.payload != Payload::none ? true
+                        : action.buffer < 0             ? unit && owns(action.unit)
+                                                        : buffer);
         break;
       case ActionKind::reduce_partial:
       case ActionKind::clip:
       case ActionKind::optimize:
+      case ActionKind::send:
+      case ActionKind::recv:
+      case ActionKind::take:
         break;
       case ActionKind::broadcast:
         good = false;
@@ -132,11 +138,8 @@ void ShardFlowCheck::run() {
   auto all = program_.setup;
   all.insert(all.end(), program_.step.begin(), program_.step.end());
   if (!groups_hold() || !buffers_hold() || !actions_hold(all)) return;
-  const auto micro_batches = at(program_.config.micro_batches);
   owners_.assign(at(units_), {});
-  next_forward_.assign(micro_batches, 0);
-  next_backward_.assign(micro_batches, units_ - 1);
-  loss_.assign(micro_batches, false);
+  losses_ = program_.ends(static_cast<int>(program_.stages.size()) - 1) ? program_.config.micro_batches : 0;
   setup();
   for (const auto& action : program_.step) visit(action);
   end();
@@ -145,6 +148,7 @@ void ShardFlowCheck::run() {
 // Split values are where they belong; whole ones come from their owners.
 void ShardFlowCheck::setup() {
   for (const auto& action : program_.setup) {
+    if (action.payload != Payload::none) continue;
     if (stay_whole() && action.kind == ActionKind::unshard) {
       values(action);
     } else if (stay_whole() && action.kind == ActionKind::wait && action.buffer < 0) {
@@ -161,6 +165,7 @@ void ShardFlowCheck::setup() {
 }
 
 void ShardFlowCheck::visit(const Action& action) {
+  if (action.payload != Payload::none) return message(action);
   const bool gathers = action.kind == ActionKind::unshard || (action.kind == ActionKind::wait && action.buffer < 0);
   if (optimized_ && !(stay_whole() && gathers)) problem(action, "after OPTIMIZE");
   switch (action.kind) {
@@ -168,8 +173,12 @@ void ShardFlowCheck::visit(const Action& action) {
     case ActionKind::reshard:
       return values(action);
     case ActionKind::forward:
-    case ActionKind::loss:
+    case ActionKind::recompute:
       return compute(action);
+    case ActionKind::loss:
+      if (metrics_ != Sum::none) problem(action, "after the metrics were summed");
+      --losses_;
+      return;
     case ActionKind::backward:
       return backward(action);
     case ActionKind::reduce:
@@ -183,8 +192,22 @@ void ShardFlowCheck::visit(const Action& action) {
     case ActionKind::optimize:
       return update(action);
     case ActionKind::broadcast:
+    case ActionKind::send:
+    case ActionKind::recv:
+    case ActionKind::take:
       break;
   }
+}
+
+// A tied parameter's gradient goes to its owner as a whole, behind all micro-batches, and the value comes back.
+void ShardFlowCheck::message(const Action& action) {
+  if (optimized_ && action.payload != Payload::tied_value) problem(action, "after OPTIMIZE");
+  if (action.payload != Payload::tied_gradient) return;
+  const auto& state = owner(action.unit);
+  if (action.kind != ActionKind::send && action.kind != ActionKind::take) return;
+  if (state.summed != program_.config.micro_batches || state.sum != Sum::none)
+    problem(action, "before the last micro-batch is summed");
+  if (clipped_) problem(action, "after CLIP");
 }
 
 void ShardFlowCheck::values(const Action& action) {
@@ -202,16 +225,6 @@ void ShardFlowCheck::values(const Action& action) {
 }
 
 void ShardFlowCheck::compute(const Action& action) {
-  int& next = next_forward_[at(action.micro_batch)];
-  if (action.kind == ActionKind::loss) {
-    if (next != units_) problem(action, "before the end of forward");
-    if (loss_[at(action.micro_batch)]) problem(action, "taken twice");
-    if (metrics_ != Sum::none) problem(action, "after the metrics were summed");
-    loss_[at(action.micro_batch)] = true;
-    return;
-  }
-  if (next != action.unit) problem(action, "the unit before it has not run, or it ran already");
-  next = action.unit + 1;
   for (const int parameter : program_.model.units[at(action.unit)].parameters) {
     if (owner(program_.model.first_use(parameter)).values != Values::whole)
       problem(action, fmt::format("{} is not whole", program_.model.parameters[at(parameter)].name));
@@ -219,10 +232,6 @@ void ShardFlowCheck::compute(const Action& action) {
 }
 
 void ShardFlowCheck::backward(const Action& action) {
-  int& next = next_backward_[at(action.micro_batch)];
-  if (!loss_[at(action.micro_batch)]) problem(action, "before the loss");
-  if (next != action.unit) problem(action, "the unit behind it has not run backward, or it ran already");
-  next = action.unit - 1;
   for (const int parameter : program_.model.units[at(action.unit)].parameters) {
     auto& state = owner(program_.model.first_use(parameter));
     const auto& name = program_.model.parameters[at(parameter)].name;
@@ -252,7 +261,7 @@ void ShardFlowCheck::reduce(const Action& action) {
   const int unit = buffer_owner_[at(action.buffer)];
   if (unit < 0) {
     if (metrics_ != Sum::none) problem(action, "summed twice");
-    if (!std::ranges::all_of(loss_, [](bool taken) { return taken; })) problem(action, "before the last loss");
+    if (losses_ > 0) problem(action, "before the last loss");
     metrics_ = Sum::running;
     return;
   }

@@ -1,5 +1,6 @@
 // ShardFlowCheck: follows the program of one rank that has or updates a part of each parameter, and knows at every
-// point which are whole and where gradients are. Used by check() only; knows nothing of how compile() works.
+// point which are whole and where gradients are. In which order units run is StageFlowCheck's. Used by check() only;
+// knows nothing of how compile() works.
 #pragma once
 
 #include <functional>
@@ -35,6 +36,7 @@ class ShardFlowCheck {
   bool actions_hold(const std::vector<Action>& actions);
   void setup();
   void visit(const Action& action);
+  void message(const Action& action);
   void values(const Action& action);
   void compute(const Action& action);
   void backward(const Action& action);
@@ -52,11 +54,10 @@ class ShardFlowCheck {
   const Program& program_;
   Report report_;
   const int units_;
-  std::vector<Owner> owners_;                      // by unit
-  std::vector<int> buffer_owner_;                  // by buffer; -1: the metrics
-  std::vector<int> next_forward_, next_backward_;  // by micro-batch
-  std::vector<bool> loss_;                         // by micro-batch
-  int whole_gradients_ = 0;                        // units that have some
+  std::vector<Owner> owners_;      // by unit
+  std::vector<int> buffer_owner_;  // by buffer; -1: the metrics
+  int losses_ = 0;                 // to be taken
+  int whole_gradients_ = 0;        // units that have some
   Sum metrics_ = Sum::none;
   bool partial_summed_ = false, clipped_ = false, optimized_ = false, failed_ = false;
 };

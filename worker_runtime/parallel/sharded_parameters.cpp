@@ -123,26 +123,22 @@ void ShardedParameters::reshard(int unit, int ways) {
   mine.whole = Tensor();
 }
 
-void ShardedParameters::gather_exact() {
-  for (int unit = 0; unit < static_cast<int>(held_.size()) && !values_are_whole(); ++unit) {
-    auto& mine = held(unit);
-    if (!mine.values.defined()) continue;
-    mine.whole = allocate(group_of(unit).numel, MemoryTag::comm);
-    start_gathers(unit, mine.values, mine.whole);
-    for (const auto& gather : mine.gathers) gather.wait();
-    mine.gathers.clear();
-    bind_values(unit, mine.whole);
-  }
+void ShardedParameters::gather_exact(int unit) {
+  auto& mine = held(unit);
+  if (values_are_whole() || !mine.values.defined()) return;
+  mine.whole = allocate(group_of(unit).numel, MemoryTag::comm);
+  start_gathers(unit, mine.values, mine.whole);
+  for (const auto& gather : mine.gathers) gather.wait();
+  mine.gathers.clear();
+  bind_values(unit, mine.whole);
 }
 
-void ShardedParameters::release_exact(bool changes) {
-  for (int unit = 0; unit < static_cast<int>(held_.size()) && !values_are_whole(); ++unit) {
-    auto& mine = held(unit);
-    if (!mine.values.defined()) continue;
-    if (changes) take_back(unit);
-    reshard(unit);
-    if (mine.copies.defined()) bind_values(unit, mine.copies);
-  }
+void ShardedParameters::release_exact(int unit, bool changes) {
+  auto& mine = held(unit);
+  if (values_are_whole() || !mine.values.defined()) return;
+  if (changes) take_back(unit);
+  reshard(unit);
+  if (mine.copies.defined()) bind_values(unit, mine.copies);
 }
 
 void ShardedParameters::need_gradients(int unit, int micro_batch) {
@@ -222,11 +218,19 @@ void ShardedParameters::take_back(int unit) {
   }
 }
 
+ShardedParameters::Part ShardedParameters::padded_part(int parameter) const {
+  const auto unit = static_cast<std::size_t>(program_.model.first_use(parameter));
+  const auto& slots = program_.shards[unit].slots;
+  const auto slot = std::ranges::find(slots, parameter, &ShardGroup::Slot::parameter);
+  return {chunk_in(held_[unit].values, *slot, values_are_whole()),
+          chunk_in(held_[unit].grads, *slot, grads_are_whole())};
+}
+
 std::vector<OptimizerPiece> ShardedParameters::pieces() const {
   std::vector<OptimizerPiece> result;
   for (std::size_t unit = 0; unit < held_.size(); ++unit) {
     for (const auto& slot : program_.shards[unit].slots) {
-      if (slot.rows_of(part_) == 0) continue;
+      if (slot.rows_of(part_) == 0 || !program_.owns(slot.parameter)) continue;
       const auto& target = parameter(slot);
       result.push_back({target.name(), without_padding(chunk_in(held_[unit].values, slot, values_are_whole()), slot),
                         without_padding(chunk_in(held_[unit].grads, slot, grads_are_whole()), slot), target.is_matrix(),

@@ -34,16 +34,21 @@ class ShardedParameters {
   void accumulate(int unit);
 
   void fill_initial(std::uint64_t seed);
-  // All values, bound as the optimizer has them: not the copies that units compute with in bf16. Then what was bound
-  // before, and with `changes` this rank's part of the values becomes what they are now. Collective, one pair at a
-  // time.
-  void gather_exact();
-  void release_exact(bool changes);
+  // The values of a unit, bound as the optimizer has them: not the copies that units compute with in bf16. Then what
+  // was bound before, and with `changes` this rank's part of the values becomes what they are now. Collective.
+  void gather_exact(int unit);
+  void release_exact(int unit, bool changes);
+  // Without those of parameters that another stage owns.
   std::vector<OptimizerPiece> pieces() const;
   // This rank's part of the gradient of every parameter that tensor parallelism leaves whole, padding included.
   std::vector<Tensor> gradients_not_cut() const;
   // The ranks that gather from what RESHARD keeps; nullptr when it keeps nothing.
   ProcessGroup* kept_group() const { return kept_mesh_.valid() ? &kept_mesh_.group("kept") : nullptr; }
+  // This rank's part of one parameter with its padding, for another stage.
+  struct Part {
+    Tensor value, grad;
+  };
+  Part padded_part(int parameter) const;
 
  private:
   using Slot = ShardGroup::Slot;

@@ -53,7 +53,7 @@ std::optional<double> limit_of_group(const fs::path& root) {
 
 MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count, std::int64_t samples,
                         const ParallelConfig& parallel, bool own_model) {
-  const auto whole = static_cast<double>(parameter_count) * kFloat, part = whole / parallel.parts();
+  const auto whole = static_cast<double>(parameter_count) * kFloat / parallel.axes.pp, part = whole / parallel.parts();
   const auto tokens = static_cast<double>(config.batch_size) * static_cast<double>(config.seq_len);
   MemoryNeed need;
   need.parameters = parallel.splits_parameters() ? part : whole;
@@ -62,7 +62,9 @@ MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count,
                    : config.micro_batches > 1 && !parallel.splits_optimizer() ? whole * 2
                                                                               : whole;
   need.optimizer = part * 2;
-  need.activations = own_model ? 0 : tokens * activation_floats(config.model_choice(1)) * kFloat / parallel.axes.tp;
+  need.activations = own_model || parallel.recompute_blocks ? 0
+                                                            : tokens * activation_floats(config.model_choice(1)) *
+                                                                  kFloat / (parallel.axes.pp * parallel.axes.tp);
   need.data = tokens * static_cast<double>(config.micro_batches) * 2 * kFloat + static_cast<double>(samples) * 8;
   return need;
 }

@@ -65,6 +65,17 @@ MeshAxes parse_parallel(const std::string& text, int world_size) {
   return axes;
 }
 
+namespace {
+
+std::vector<std::string> split_names(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream items(text);
+  for (std::string name; std::getline(items, name, ',');) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
 ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   ParallelConfig result;
   result.axes = parse_parallel(config.parallel, world_size);
@@ -82,6 +93,14 @@ ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   result.reduce_dtype = dtype(config.reduce_dtype);
   result.micro_batches = static_cast<int>(config.micro_batches);
   result.bucket_bytes = config.bucket_bytes();
+  result.schedule = config.schedule == "gpipe"         ? Schedule::gpipe
+                    : config.schedule == "interleaved" ? Schedule::interleaved
+                                                       : Schedule::one_f_one_b;
+  result.virtual_stages = static_cast<int>(config.virtual_stages > 0                  ? config.virtual_stages
+                                           : result.schedule == Schedule::interleaved ? 2
+                                                                                      : 1);
+  result.split = split_names(config.split);
+  result.recompute_blocks = config.recompute == "blocks";
   // Unlimited means one bucket; the first one is small only when there is a second.
   result.first_bucket_bytes =
       config.bucket_mb == 0 ? result.bucket_bytes : std::min(result.bucket_bytes, std::int64_t{1} << 20);
@@ -93,9 +112,13 @@ void cut_over_tp(Model& model, const MeshAxes& axes, int rank) {
   if (axes.tp > 1) parallelize(model, model.tensor_plan, axes.tp, axes.tp_rank(rank));
 }
 
-std::vector<Program> compile_all(const Model& model, const ParallelConfig& config) {
+std::vector<Program> compile_all(Model& model, const ParallelConfig& config, const BatchShape& batch) {
   std::vector<ModelDescription> by_tp_rank;
   for (int rank = 0; rank < config.axes.tp; ++rank) by_tp_rank.push_back(describe(model, rank));
+  // Without stages nobody needs the work of units, and a node of the user's need not know abstract tensors.
+  if (config.axes.pp > 1) {
+    for (auto& description : by_tp_rank) add_costs(description, model, batch);
+  }
   std::vector<Program> programs;
   for (int rank = 0; rank < config.axes.world_size(); ++rank) {
     programs.push_back(compile(by_tp_rank[static_cast<std::size_t>(config.axes.tp_rank(rank))], config, rank));

@@ -1,6 +1,7 @@
 // From the configuration of a run to the layout of its ranks and the step program of each.
 #pragma once
 
+#include "worker_runtime/parallel/dry_run.hpp"
 #include "worker_runtime/parallel/program.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 
@@ -14,7 +15,8 @@ MeshAxes parse_parallel(const std::string& text, int world_size);
 ParallelConfig parallel_config(const TrainConfig& config, int world_size);
 // Gives the parameters the part of `rank` along the axis tp, by the plan of the model. Throws UsageError.
 void cut_over_tp(Model& model, const MeshAxes& axes, int rank);
-// programs[r] is rank r's. Not checked. The model was cut for any rank.
-std::vector<Program> compile_all(const Model& model, const ParallelConfig& config);
+// programs[r] is rank r's. Not checked. `batch`: what stages of a pipeline send is its size. No parameter is bound. The
+// model was cut for any rank.
+std::vector<Program> compile_all(Model& model, const ParallelConfig& config, const BatchShape& batch = {});
 
 }  // namespace dtrun::runtime

@@ -23,7 +23,7 @@ void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFact
   auto model = own ? own(config, vocabulary) : make_model(config.model_choice(vocabulary));
   const auto parallel = parallel_config(config, plan.world_size);
   cut_over_tp(model, parallel.axes, plan.rank);
-  const auto programs = compile_all(model, parallel);
+  const auto programs = compile_all(model, parallel, batch_shape(config));
   const auto& program = programs[static_cast<std::size_t>(plan.rank)];
   if (config.show_sharding) fmt::print("{}", sharding_text(model, program));
   fmt::print("{}",

@@ -31,12 +31,15 @@ SessionOptions session_options(const TrainConfig& config) {
 }
 
 void print_plan(const Trainer& trainer, const TrainConfig& config, bool own_model) {
-  const auto& axes = trainer.program().config.axes;
+  const auto& program = trainer.program();
+  const auto& axes = program.config.axes;
   const auto& data = trainer.dataset();
   fmt::print("{}, {} parameters; {}, {} sequences of {} tokens per {} and micro-batch\n",
              own_model ? "own model" : text_of(config.model_choice(trainer.vocab_size())), trainer.parameter_count(),
-             axes.to_string() + (trainer.program().config.sequence_parallel ? ",sp" : ""), config.batch_size,
-             config.seq_len, axes.tp > 1 ? "data-parallel rank" : "rank");
+             axes.to_string() + (program.config.sequence_parallel ? ",sp" : ""), config.batch_size, config.seq_len,
+             axes.tp > 1 ? "data-parallel rank" : "rank");
+  if (program.config.axes.pp > 1)
+    fmt::print("{}; schedule {}\n", program.stages_text(), name_of(program.config.schedule));
   if (const auto weights = initial_weights(config); !weights.empty()) fmt::print("initial weights: {}\n", weights);
   fmt::print("data: {}, {} tokens, {} sequences, vocabulary {}\n",
              config.data.empty() ? "the embedded text" : fmt::format("{}", fmt::join(config.data, ", ")), data.tokens(),

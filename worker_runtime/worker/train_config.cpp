@@ -45,9 +45,13 @@ const Entry kEntries[] = {
     {"clip-norm", &TrainConfig::clip_norm, "largest gradient norm; 0: no clipping"},
     {"seed", &TrainConfig::seed, "of initial values and sample order"},
     {"max-seconds", &TrainConfig::max_seconds, "stop after this time, all ranks after the same step; 0: no limit"},
-    {"parallel", &TrainConfig::parallel, "layout of the ranks, such as dp=2,tp=2: dp=N; fsdp=N: parameters, gradients and optimizer state split, with dp=R in R replicas; tp=N: every layer cut, with sp between the cut layers the sequence (default: dp, all ranks)"},
+    {"parallel", &TrainConfig::parallel, "layout of the ranks, such as pp=2,dp=2: dp=N; fsdp=N: parameters, gradients and optimizer state split, with dp=R in R replicas; tp=N: every layer cut, with sp between the cut layers the sequence; pp=N: stages of units (default: dp, all ranks)"},
     {"zero", &TrainConfig::zero, "dp: 1 splits the optimizer state, 2 gradients too; 0: neither"},
     {"reshard-after-forward", &TrainConfig::reshard_after_forward, "fsdp: true; false: parameters stay whole from forward to backward; N: in parts over N neighbours"},
+    {"schedule", &TrainConfig::schedule, "pp: gpipe, 1f1b, or interleaved: several stages on each rank"},
+    {"virtual-stages", &TrainConfig::virtual_stages, "pp with --schedule interleaved: stages of each rank (default: 2)"},
+    {"split", &TrainConfig::split, "pp: units with which stages begin but the first, such as h.3,h.6 (default: by their cost)"},
+    {"recompute", &TrainConfig::recompute, "none, or blocks: these keep their input only and run forward again before backward"},
     {"bucket-mb", &TrainConfig::bucket_mb, "size of gradient buckets in MiB; 0: one bucket for all"},
     {"dtype", &TrainConfig::dtype, "f32, or bf16: mixed precision; computes and gathers in bf16, sums and updates in f32"},
     {"param-dtype", &TrainConfig::param_dtype, "the same, by the name in PyTorch's MixedPrecisionPolicy (default: as --dtype)"},
@@ -64,7 +68,7 @@ const Entry kEntries[] = {
 };
 // clang-format on
 
-const char* const kFutureKeys[] = {"checkpoint-dir", "checkpoint-every", "keep", "resume", "schedule"};
+const char* const kFutureKeys[] = {"checkpoint-dir", "checkpoint-every", "keep", "resume"};
 
 std::string normalized(std::string_view key) {
   std::string result(key);
@@ -192,7 +196,8 @@ ConfigField describe(const Entry& entry) {
       },
       entry.member);
   // 0 stands for "by the data" and "as many as heads".
-  if (field.key == "vocab-size" || field.key == "kv-heads") field.default_value.clear();
+  if (field.key == "vocab-size" || field.key == "kv-heads" || field.key == "virtual-stages")
+    field.default_value.clear();
   return field;
 }
 

@@ -41,6 +41,10 @@ struct TrainConfig {
   std::string parallel;                        // dp=N, fsdp=N, tp=N and their products; empty: dp over all ranks
   std::int64_t zero = 0;                       // dp: stage of ZeRO
   std::string reshard_after_forward = "true";  // fsdp: "false" keeps parameters whole until backward; or a number
+  std::string schedule = "1f1b";               // pp: or gpipe, interleaved
+  std::int64_t virtual_stages = 0;             // pp: stages of each rank; 0: two with interleaved, else one
+  std::string split;                           // pp: units with which stages begin, "h.3,h.6"; empty: by cost
+  std::string recompute = "none";              // or "blocks": forward of blocks runs again before backward
   double bucket_mb = 25;                       // 0: unlimited
   std::string dtype = "f32";                   // that units compute in
   std::string param_dtype;                     // the same by torch's name; empty: as dtype

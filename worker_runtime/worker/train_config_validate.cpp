@@ -78,6 +78,9 @@ void TrainConfig::validate() const {
     expect_word("reshard-after-forward", reshard_after_forward, {"true", "false", "a number of ranks"}, {});
   }
   expect_range("zero", zero, 0, 2);
+  expect_word("schedule", schedule, {"gpipe", "1f1b", "interleaved"}, {});
+  expect_word("recompute", recompute, {"none", "blocks"}, {});
+  expect_range("virtual-stages", virtual_stages, 0, 1 << 10);
   expect_range("vocab-size", vocab_size, 0, GPT2Config::kMostVocabulary);
   expect_range("seq-len", seq_len, 1, GPT2Config::kMostPositions);
   expect_range("batch-size", batch_size, 1, 1 << 20);

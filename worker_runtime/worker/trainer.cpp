@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "rendezvous/base/output_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/data/embedded_text.hpp"
+#include "worker_runtime/parallel/stages.hpp"
 #include "worker_runtime/worker/command_line.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
 #include "worker_runtime/worker/optimizer_choice.hpp"
@@ -61,8 +63,8 @@ std::optional<DryRun> predict_needs(Model& model, const Program& program, const 
   }
 }
 
-Program checked_program(const Model& model, const ParallelConfig& config, int rank) {
-  auto programs = compile_all(model, config);
+Program checked_program(Model& model, const TrainConfig& config, int world_size, int rank) {
+  auto programs = compile_all(model, parallel_config(config, world_size), batch_shape(config));
   require_valid(programs);
   return std::move(programs[static_cast<std::size_t>(rank)]);
 }
@@ -76,15 +78,21 @@ std::string initial_weights(const TrainConfig& config) {
 
 void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own) {
   const auto parallel = parallel_config(config, world_size);
-  const int last = parallel.axes.tp - 1;  // the rank with least
+  parallel.validate();
+  const auto& axes = parallel.axes;
   const auto dataset = open_dataset(config);
   auto model = make_model(config, choose_vocab_size(config, dataset), own);
-  cut_over_tp(model, parallel.axes, last);
+  cut_over_tp(model, axes, axes.tp - 1);  // the rank with least
   const auto description = describe(model);
-  if (last > 0)  // layers that do not fit together
-    predict_needs(model, compile(description, parallel, last), config, static_cast<bool>(own));
-  require_memory(least_memory(config, description.numel(), dataset.size(), parallel, static_cast<bool>(own)),
-                 local_world_size, available_memory());
+  plan_stages(description, parallel);
+  if (axes.tp > 1) {  // layers that do not fit together
+    predict_needs(model, compile(description, parallel, axes.tp - 1), config, static_cast<bool>(own));
+  }
+  // Stages may differ in size: what some of them need is not known.
+  if (axes.pp == 1 || local_world_size == world_size) {
+    require_memory(least_memory(config, description.numel(), dataset.size(), parallel, static_cast<bool>(own)),
+                   local_world_size, available_memory());
+  }
   const auto weights = initial_weights(config);
   if (weights.empty()) return;
   const std::string_view key = config.init.empty() ? "model" : "init";
@@ -134,7 +142,7 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
       schedule_{config.lr, config.lr / 10, config.warmup_steps, config.steps} {
   schedule_.validate();
   cut_over_tp(model_, axes_, group.rank());
-  auto program = checked_program(model_, parallel_config(config, group.size()), group.rank());
+  auto program = checked_program(model_, config, group.size(), group.rank());
   prediction_ = predict(program);
   dry_run_ = predict_needs(model_, program, config_, static_cast<bool>(own));
   // What forward and backward send, only the model knows.
@@ -174,15 +182,15 @@ void Trainer::load_initial_values() {
       !weights.empty()) {  // on every rank: a bad file is everyone's error
     std::vector<SafetensorsReader> readers;
     for (const auto& file : weight_files(weights)) readers.emplace_back(file);
-    executor_->with_whole_parameters([&] { load_tensors(readers, parameters()); }, true);
+    const auto load = [&] {
+      std::vector<NamedTensor> wanted;
+      for (const Parameter* parameter : executor_->parameters())
+        wanted.push_back({parameter->name(), parameter->value()});
+      load_tensors(readers, wanted);
+    };
+    executor_->with_whole_parameters(load, true);
   }
   executor_->run_setup();
-}
-
-std::vector<NamedTensor> Trainer::parameters() const {
-  std::vector<NamedTensor> result;
-  for (const Parameter* parameter : model_.parameters()) result.push_back({parameter->name(), parameter->value()});
-  return result;
 }
 
 std::int64_t Trainer::tokens_per_step() const {
@@ -229,23 +237,32 @@ void Trainer::require_predicted(const StepRecord& record) const {
 }
 
 void Trainer::require_finite_parameters() {
-  executor_->with_whole_parameters([&] { require_finite_values(); });
-}
-
-void Trainer::save(const std::string& path) {
-  executor_->with_whole_parameters([&] {
-    if (group_.rank() == 0) write_safetensors(path, parameters(), {{"format", "pt"}});
+  executor_->visit_parameters(model_.parameters(), [&](const Parameter& parameter, const Tensor& value) {
+    if (std::ranges::all_of(value.span<float>(), [](float element) { return std::isfinite(element); })) return;
+    throw Error("train", fmt::format("rank {}: the parameter {} is not finite after the last step: training diverged, "
+                                     "nothing is saved; try a lower --lr, or look at --weight-decay and the data",
+                                     group_.rank(), parameter.name()));
   });
 }
 
-void Trainer::require_finite_values() const {
-  for (const auto& [name, tensor] : parameters()) {
-    const auto values = tensor.span<float>();
-    if (std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) continue;
-    throw Error("train", fmt::format("rank {}: the parameter {} is not finite after the last step: training diverged, "
-                                     "nothing is saved; try a lower --lr, or look at --weight-decay and the data",
-                                     group_.rank(), name));
+void Trainer::save(const std::string& path) {
+  std::optional<SafetensorsWriter> writer;
+  std::exception_ptr failed;  // the other ranks do not know of it
+  if (group_.rank() == 0) {
+    std::vector<TensorDescription> tensors;
+    for (const Parameter* parameter : model_.parameters())
+      tensors.push_back({parameter->name(), DType::f32, parameter->shape()});
+    try {
+      writer.emplace(path, std::move(tensors), std::map<std::string, std::string>{{"format", "pt"}});
+    } catch (...) {
+      failed = std::current_exception();
+    }
   }
+  executor_->visit_parameters(model_.parameters(), [&](const Parameter&, const Tensor& value) {
+    if (writer) writer->write(value);
+  });
+  if (failed) std::rethrow_exception(failed);
+  if (writer) writer->commit();
 }
 
 StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
@@ -288,8 +305,12 @@ TrainOutcome Trainer::run(const std::function<bool()>& want_stop,
 }
 
 std::uint64_t Trainer::parameter_hash() {
-  std::uint64_t hash = 0;
-  executor_->with_whole_parameters([&] { hash = hash_tensors(parameters()); });
+  auto order = model_.parameters();
+  std::ranges::sort(order, {}, &Parameter::name);
+  TensorHash in_order;
+  executor_->visit_parameters(
+      order, [&](const Parameter& parameter, const Tensor& value) { in_order.add(parameter.name(), value); });
+  const auto hash = in_order.value();
   Arena arena(MemoryTag::comm, account_);
   const auto own = Tensor::empty(Shape{1}, DType::i64, arena);
   const auto all = Tensor::empty(Shape{group_.size()}, DType::i64, arena);

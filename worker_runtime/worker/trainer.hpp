@@ -73,8 +73,6 @@ class Trainer {
   std::int64_t tokens_per_step() const;  // of all ranks
 
  private:
-  std::vector<NamedTensor> parameters() const;  // while they are whole
-  void require_finite_values() const;
   void load_initial_values();
   void require_same_data();
   void require_finite(const StepRecord& record) const;

@@ -92,10 +92,10 @@ bool right(const std::vector<Program>& mutated, const std::vector<Program>& orig
 }  // namespace
 
 TEST_CASE("dropping or duplicating any action of one rank is noticed") {
-  for (const ParallelConfig config : {ParallelConfig{{.dp = 1}, 1, 64, 64},
-                                      {{.dp = 2}, 1, 64, 64},
-                                      {{.dp = 3}, 3, 64, 64},
-                                      {{.dp = 2}, 2, 1 << 20, 1 << 20}}) {
+  for (const ParallelConfig& config : {ParallelConfig{{.dp = 1}, 1, 64, 64},
+                                       {{.dp = 2}, 1, 64, 64},
+                                       {{.dp = 3}, 3, 64, 64},
+                                       {{.dp = 2}, 2, 1 << 20, 1 << 20}}) {
     const auto programs = compile_all(tiny_model(), config);
     for (std::size_t i = 0; i < programs[0].step.size(); ++i) {
       CAPTURE(config.axes.world_size(), config.micro_batches, programs[0].label(programs[0].step[i]));
@@ -113,7 +113,7 @@ TEST_CASE("dropping or duplicating any action of one rank is noticed") {
 }
 
 TEST_CASE("of all swaps of two actions exactly those that change nothing are accepted") {
-  for (const ParallelConfig config :
+  for (const ParallelConfig& config :
        {ParallelConfig{{.dp = 1}, 1, 64, 64}, {{.dp = 2}, 1, 64, 64}, {{.dp = 2}, 3, 64, 64}}) {
     const auto programs = compile_all(tiny_model(), config);
     const auto size = programs[0].step.size();

@@ -125,13 +125,31 @@ TEST_CASE("what later versions will do is refused as not yet") {
   for (const auto& words : std::vector<std::vector<const char*>>{{"convert"},
                                                                  {"train", "--device", "cuda"},
                                                                  {"train", "--backend", "nccl"},
-                                                                 {"train", "--checkpoint-dir", "x"},
-                                                                 {"train", "--schedule=1f1b"}}) {
+                                                                 {"train", "--checkpoint-dir", "x"}}) {
     CAPTURE(words.back());
     CHECK_THROWS_WITH(parse(words), Contains("not supported yet"));
   }
   const ConfigFile file(R"({"checkpoint_every": 2})");
   CHECK_THROWS_WITH(parse({"train", "--config", file.path()}), Contains("\"checkpoint-every\" is not supported yet"));
+}
+
+TEST_CASE("stages of a pipeline, from flags and files, and wrong ones") {
+  const auto config =
+      parse({"train", "--schedule=interleaved", "--split", "h.1,h.2,head", "--recompute", "blocks"}).train;
+  auto two = config;
+  two.parallel = "pp=2";
+  two.micro_batches = 4;
+  const auto parallel = parallel_config(two, 2);
+  CHECK(parallel.schedule == Schedule::interleaved);
+  CHECK(parallel.virtual_stages == 2);
+  CHECK(parallel.split == std::vector<std::string>{"h.1", "h.2", "head"});
+  CHECK(parallel.recompute_blocks);
+  const ConfigFile file(R"({"schedule": "gpipe", "virtual_stages": 3})");
+  CHECK(parse({"train", "--config", file.path()}).train.virtual_stages == 3);
+  CHECK_THROWS_WITH(parse({"train", "--schedule", "1f1B"}),
+                    Contains("--schedule is \"1f1B\"") && Contains("gpipe or 1f1b"));
+  CHECK_THROWS_WITH(parse({"train", "--recompute", "all"}),
+                    Contains("--recompute is \"all\", expected none or blocks"));
 }
 
 TEST_CASE("bad values name the flag, the value and what was expected") {
