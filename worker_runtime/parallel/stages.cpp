@@ -12,6 +12,8 @@
 namespace dtrun::runtime {
 namespace {
 
+constexpr int kMostInterleavedWithTies = 16;
+
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 std::string names_of(const ModelDescription& model) {
@@ -107,6 +109,13 @@ void require_pairs(const ModelDescription& model, const ParallelConfig& config, 
   const auto all = users_of(model, stages);
   for (std::size_t parameter = 0; parameter < all.size(); ++parameter) {
     const auto& users = all[parameter];
+    const bool tied = users.size() == 2 && !config.splits_parameters();
+    // More gradients of it would be on their way than messages between two ranks may be.
+    if (tied && config.schedule == Schedule::interleaved && config.axes.pp > kMostInterleavedWithTies)
+      throw UsageError("parallel",
+                       fmt::format("the schedule interleaved with pp={} and {} shared by two stages, expected "
+                                   "pp={} at most, the schedule 1f1b, or parameters split by fsdp",
+                                   config.axes.pp, model.parameters[parameter].name, kMostInterleavedWithTies));
     if (users.size() < 2 || (users.size() == 2 && users[0] % config.axes.pp != users[1] % config.axes.pp)) continue;
     throw UsageError("parallel", fmt::format("{} is used by the stages {}; at most two stages, on different ranks, can "
                                              "share a parameter",

@@ -103,6 +103,11 @@ TEST_CASE("stages that cannot be are refused with what can be") {
   config = staged(1, 2, Schedule::gpipe);
   config.split = {"h.0"};
   refused(config, "stages need the axis pp");
+  const auto wide = staged(17, 34, Schedule::interleaved, 2);
+  CHECK_THROWS_WITH(compile(chain(32), wide, 0),
+                    Contains("pp=17 and table shared by two stages, expected pp=16 at most"));
+  CHECK(check(compile_all(chain(32, false), wide)).ok());
+  CHECK(check(compile_all(chain(30), staged(16, 32, Schedule::interleaved, 2))).ok());
   auto shared = chain(4);
   shared.units[2].parameters.push_back(0);
   CHECK_THROWS_WITH(compile(shared, staged(3, 3, Schedule::gpipe), 0), Contains("table is used by the stages 0, 1, 2"));
