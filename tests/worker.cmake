@@ -18,7 +18,7 @@ dtrun_test(test_ddp integration
   SOURCES integration/worker_runtime/parallel/ddp_test.cpp integration/worker_runtime/parallel/fsdp_test.cpp integration/worker_runtime/parallel/needs_test.cpp
   DEPS worker_runtime/worker TIMEOUT 120)
 dtrun_test(test_tp integration
-  SOURCES integration/worker_runtime/parallel/tp_test.cpp
+  SOURCES integration/worker_runtime/parallel/tp_test.cpp integration/worker_runtime/parallel/pp_tp_test.cpp
   DEPS worker_runtime/worker TIMEOUT 180)
 dtrun_test(test_pipeline integration
   SOURCES integration/worker_runtime/parallel/pipeline_test.cpp

@@ -56,6 +56,9 @@ const std::vector<Layout>& layouts() {
       {2, 4, Promise::same_bits, {"--parallel", "pp=2", "--split", "head", "--backend", "gloo"}},
       {4, 2, Promise::same_loss, {"--parallel", "pp=2,dp=2"}},
       {4, 2, Promise::same_loss, {"--parallel", "pp=2,fsdp=2", "--recompute", "blocks"}},
+      {4, 4, Promise::same_loss, {"--parallel", "pp=2,tp=2"}},
+      {4, 4, Promise::same_loss, {"--parallel", "pp=2,tp=2,sp", "--schedule", "interleaved", "--recompute", "blocks"}},
+      {4, 2, Promise::same_loss, {"--parallel", "dp=2,tp=2", "--zero", "2"}},
   };
   return all;
 }

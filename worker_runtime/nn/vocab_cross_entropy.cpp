@@ -15,6 +15,7 @@ class VocabCrossEntropyNode final : public Node {
   VocabCrossEntropyNode(TensorParallel& ranks, Tensor targets, ops::VocabularyPart part, bool training)
       : ranks_(ranks), targets_(std::move(targets)), part_(part), training_(training) {}
   std::string_view name() const override { return "vocab_cross_entropy"; }
+  bool result_stays_f32() const override { return true; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     const Tensor& logits = inputs[0];
     const std::int64_t rows = targets_.numel();

@@ -31,18 +31,19 @@ void add_sharded_calls(const Program& program, const Action& action, std::vector
   }
 }
 
-// One sum of all gradients that tensor parallelism leaves whole.
+// One sum of all gradients that tensor parallelism leaves whole and this rank's stage owns.
 std::int64_t partial_numel(const Program& program) {
   std::int64_t numel = 0;
-  const auto is_cut = [&](int parameter) {
-    return program.model.parameters[static_cast<std::size_t>(parameter)].is_cut;
+  const auto is_summed = [&](int parameter) {
+    return !program.model.parameters[static_cast<std::size_t>(parameter)].is_cut && program.owns(parameter);
   };
-  if (program.config.splits_parameters()) {
+  if (program.config.splits_optimizer()) {
     for (const auto& group : program.shards) {
-      for (const auto& slot : group.slots) numel += is_cut(slot.parameter) ? 0 : slot.chunk_numel();
+      for (const auto& slot : group.slots) numel += is_summed(slot.parameter) ? slot.chunk_numel() : 0;
     }
   } else {
-    for (const auto& parameter : program.model.parameters) numel += parameter.is_cut ? 0 : parameter.numel;
+    for (int p = 0; p < static_cast<int>(program.model.parameters.size()); ++p)
+      numel += is_summed(p) ? program.model.parameters[static_cast<std::size_t>(p)].numel : 0;
   }
   return numel;
 }
@@ -58,7 +59,8 @@ void add_calls(const Program& program, const Action& action, std::vector<Call>& 
       }
       return;
     case ActionKind::reduce_partial:
-      calls.push_back({&action, CommOp::all_reduce, partial_numel(program), {{kTP}}});
+      if (const auto numel = partial_numel(program); numel > 0)
+        calls.push_back({&action, CommOp::all_reduce, numel, {{kTP}}});
       return;
     case ActionKind::unshard:
       if (split) add_sharded_calls(program, action, calls);
@@ -119,6 +121,17 @@ std::vector<int> norm_axes(const ParallelConfig& config) {
   if (config.splits_optimizer()) axes.push_back(config.splits_parameters() ? kFSDP : kDP);
   if (config.axes.tp > 1) axes.push_back(kTP);
   return axes;
+}
+
+bool computes(const Action& action) {
+  return action.kind == ActionKind::forward || action.kind == ActionKind::recompute ||
+         action.kind == ActionKind::backward;
+}
+
+std::optional<CallGroup> group_of(const Program& program, const Action& action) {
+  if (computes(action)) return program.config.axes.tp > 1 ? std::optional(CallGroup{{kTP}}) : std::nullopt;
+  const auto calls = calls_of(program, action);
+  return calls.empty() ? std::nullopt : std::optional(calls.front().group);
 }
 
 std::vector<Call> calls_of(const Program& program, const Action& action) {

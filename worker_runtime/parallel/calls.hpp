@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,12 @@ struct Call {
 // wrong program says need not exist.
 std::vector<Call> calls_of(const Program& program, const Action& action);
 std::vector<Call> calls_of(const Program& program, const std::vector<Action>& actions);
+
+// Whether an action runs a unit.
+bool computes(const Action& action);
+// The ranks that an action waits for, besides messages between stages; nothing: none. Cut layers send while a unit
+// runs; what they send, only the model knows.
+std::optional<CallGroup> group_of(const Program& program, const Action& action);
 
 // The axes over which squares of gradients are summed for the norm: those along which ranks update different parameters
 // or parts of them.

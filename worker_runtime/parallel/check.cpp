@@ -75,6 +75,25 @@ class GroupCheck {
   std::vector<CallsByGroup> calls_;  // by rank: of set-up and step
 };
 
+// The ranks of the axis tp send to each other while a unit runs: the same units in the same order on all of them.
+// "" or the first place where they differ.
+std::string other_units(const Program& first, const Program& other) {
+  const auto next = [](const Program& program, std::size_t& at) -> const Action* {
+    while (at < program.step.size() && !computes(program.step[at])) ++at;
+    return at < program.step.size() ? &program.step[at++] : nullptr;
+  };
+  const auto text = [](const Program& program, const Action* action) {
+    return action == nullptr ? "nothing more" : program.label(*action);
+  };
+  for (std::size_t a = 0, b = 0;;) {
+    const auto *mine = next(other, a), *theirs = next(first, b);
+    if (mine == nullptr && theirs == nullptr) return {};
+    const bool same = mine != nullptr && theirs != nullptr && mine->kind == theirs->kind &&
+                      mine->unit == theirs->unit && mine->micro_batch == theirs->micro_batch;
+    if (!same) return fmt::format("runs {} where rank {} runs {}", text(other, mine), first.rank, text(first, theirs));
+  }
+}
+
 // Bytes that come and go: values from UNSHARD to RESHARD, what RESHARD keeps to the WAIT of the next UNSHARD, gradients
 // from BACKWARD to the WAIT of their sum, or (stage 1) to ACCUMULATE. What is sent in bf16 is a copy. HSDP sums a copy
 // in the order of the ranks.
@@ -259,6 +278,10 @@ CheckReport check(std::span<const Program> programs) {
   const GroupCheck groups(programs);
   for (int r = 0; r < static_cast<int>(programs.size()); ++r) {
     for (const auto& difference : groups.differences(r)) add(fmt::format("rank {}: {}", r, difference));
+    const auto& program = programs[static_cast<std::size_t>(r)];
+    const auto first = r - zero.config.axes.tp_rank(r);
+    const auto difference = other_units(programs[static_cast<std::size_t>(first)], program);
+    if (!difference.empty()) add(fmt::format("rank {}: {}", r, difference));
   }
   // Only programs that are right by themselves can be followed together.
   if (report.ok()) {

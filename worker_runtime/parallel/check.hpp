@@ -35,8 +35,8 @@ struct CheckReport {
 // in flight than the schedule promises; what is sent to other stages, once; transfer buffers used by one message at a
 // time; gradients added in micro-batch order and never lost; every parameter in one bucket; every bucket summed once,
 // after all its gradients and before CLIP and OPTIMIZE, with one WAIT between. Over ranks: the same collectives in the
-// same order in each group (operation, id, type, number of elements, root); every SEND with its RECV, in order; no rank
-// waits for ever.
+// same order in each group (operation, id, type, number of elements, root); the same units in
+// the same order on ranks that share layers; every SEND with its RECV, in order; no rank waits for ever.
 CheckReport check(std::span<const Program> programs);
 // Throws Error with all problems.
 void require_valid(std::span<const Program> programs);

@@ -158,9 +158,6 @@ void ParallelConfig::validate() const {
   const auto not_yet = [](bool asked, std::string_view what) {
     if (asked) throw UsageError("parallel", fmt::format("{} is not supported yet", what));
   };
-  not_yet(axes.pp > 1 && axes.tp > 1, "pp and tp together");
-  not_yet(zero > 0 && axes.tp > 1, "ZeRO with the axis tp");
-  not_yet((param_dtype != DType::f32 || reduce_dtype != DType::f32) && axes.tp > 1, "bf16 with the axis tp");
   not_yet(zero > 0 && axes.pp > 1, "ZeRO with the axis pp");
   not_yet((param_dtype != DType::f32 || reduce_dtype != DType::f32) && axes.pp > 1, "bf16 with the axis pp");
   if (sequence_parallel && axes.tp == 1)

@@ -1,5 +1,7 @@
 #include "worker_runtime/parallel/dry_run.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,11 +10,18 @@
 #include "worker_runtime/comm/counting_group.hpp"
 #include "worker_runtime/nn/tensor_parallel.hpp"
 #include "worker_runtime/parallel/executor.hpp"
+#include "worker_runtime/parallel/with_place.hpp"
 
 namespace dtrun::runtime {
 namespace {
 
 constexpr int kSteps = 2;  // the second one starts with what the first one left
+
+// A parameter that tensor parallelism cuts, or nullptr.
+const Parameter* some_cut(const Model& model) {
+  const auto cut = std::ranges::find_if(model.parameters(), [](const Parameter* p) { return p->cut().is_cut(); });
+  return cut == model.parameters().end() ? nullptr : *cut;
+}
 
 // Abstract values for every parameter while it lives.
 class AbstractValues {
@@ -74,20 +83,19 @@ DryRun dry_run(Model& model, const Program& program, const BatchShape& batch, co
   return result;
 }
 
-std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch) {
+std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch, bool sequence) {
   require_unused(model);
   MemoryAccount account(MemoryAccount::Kind::abstract);
   Arena activation(MemoryTag::activation, account), work(MemoryTag::work, account);
   RunContext context{activation, work};
   const AbstractValues values(model);
-  const auto cut = std::ranges::find_if(model.parameters(), [](const Parameter* p) { return p->cut().is_cut(); });
   std::unique_ptr<ProcessGroup> ranks;
   std::optional<TensorParallel> tensor_parallel;
-  if (cut != model.parameters().end()) {
+  if (const auto* cut = some_cut(model)) {
     GroupOptions options;
     options.account = &account;
-    ranks = create_counting_group((*cut)->cut_rank(), (*cut)->cut().parts, options);
-    tensor_parallel.emplace(*ranks, false);
+    ranks = create_counting_group(cut->cut_rank(), cut->cut().parts, options);
+    tensor_parallel.emplace(*ranks, sequence);
     context.tensor_parallel = &*tensor_parallel;
   }
   const auto batches = make_batches(batch, 1, work);
@@ -97,18 +105,21 @@ std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch) {
   for (std::size_t unit = 0; unit < model.size(); ++unit) {
     const auto before = account.current(MemoryTag::activation);
     tapes.emplace_back(context);
-    tensor = model.unit(unit).run(tapes.back(), tensor, batches.front());
+    with_place([&] { return fmt::format("FORWARD {}", model.unit(unit).name()); },
+               [&] { tensor = model.unit(unit).run(tapes.back(), tensor, batches.front()); });
     costs.push_back({tapes.back().flops(), account.current(MemoryTag::activation) - before});
   }
   return costs;
 }
 
-void add_costs(ModelDescription& description, Model& model, const BatchShape& batch) {
-  const auto costs = unit_costs(model, batch);
+void add_costs(ModelDescription& description, Model& model, const BatchShape& batch, bool sequence) {
+  const auto costs = unit_costs(model, batch, sequence);
+  const auto* cut = sequence ? some_cut(model) : nullptr;
+  const auto places = cut == nullptr ? batch.tokens : batch.tokens / cut->cut().parts;
   for (std::size_t unit = 0; unit < costs.size(); ++unit) {
     description.units[unit].forward_flops = costs[unit].forward_flops;
     description.units[unit].saved_bytes = costs[unit].saved_bytes;
-    description.units[unit].output = model.unit(unit).output_shape(batch.sequences, batch.tokens);
+    description.units[unit].output = model.unit(unit).output_shape(batch.sequences, places);
   }
 }
 

@@ -43,10 +43,10 @@ struct UnitCost {
   double forward_flops = 0;
   std::uint64_t saved_bytes = 0;  // of activations that live until backward, its result among them
 };
-// As dry_run() in what it needs and throws.
-std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch);
-// Adds the costs of the units and the shapes of what they give to what describe() made of the model.
-void add_costs(ModelDescription& description, Model& model, const BatchShape& batch);
+// As dry_run() in what it needs and throws. `sequence`: with sequence parallelism.
+std::vector<UnitCost> unit_costs(Model& model, const BatchShape& batch, bool sequence = false);
+// Adds the costs of the units and the shapes of what they give on each rank to what describe() made of the model.
+void add_costs(ModelDescription& description, Model& model, const BatchShape& batch, bool sequence = false);
 // describe(model) with them.
 ModelDescription describe(Model& model, const BatchShape& batch);
 

@@ -11,6 +11,7 @@
 #include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/optim/clip.hpp"
 #include "worker_runtime/parallel/calls.hpp"
+#include "worker_runtime/parallel/with_place.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -18,33 +19,6 @@ namespace {
 constexpr std::array kDataAxes = {1, 2};  // dp and fsdp of MeshAxes::shape()
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
-
-// The same kind of error with the action in front.
-template <class E>
-[[noreturn]] void throw_in(const std::string& where, const E& error) {
-  const std::string text = error.what();
-  const std::string prefix = fmt::format("[{}] ", error.area());
-  throw E(error.area(), fmt::format("{}: {}", where, text.starts_with(prefix) ? text.substr(prefix.size()) : text));
-}
-
-template <class Where, class Function>
-void with_place(Where&& where, Function&& function) {
-  try {
-    function();
-  } catch (const CommError&) {
-    throw;  // names rank and action itself
-  } catch (const UsageError& error) {
-    throw_in(where(), error);
-  } catch (const ShapeError& error) {
-    throw_in(where(), error);
-  } catch (const AbstractTensorError& error) {
-    throw_in(where(), error);
-  } catch (const SystemError&) {
-    throw;
-  } catch (const Error& error) {
-    throw_in(where(), error);
-  }
-}
 
 void add_squares(SquareSum& squares, const Tensor& gradients) {
   if (!gradients.is_abstract()) squares.add(gradients.span<float>());
@@ -457,7 +431,7 @@ std::vector<Tensor> StepExecutor::gradients_not_cut() const {
   if (shards_) return shards_->gradients_not_cut();
   std::vector<Tensor> result;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!parameters_[i]->cut().is_cut()) result.push_back(bucket_grads_[i]);
+    if (!parameters_[i]->cut().is_cut() && program_.owns(static_cast<int>(i))) result.push_back(bucket_grads_[i]);
   }
   return result;
 }
@@ -467,6 +441,7 @@ void StepExecutor::reduce_partial() {
   const auto gradients = gradients_not_cut();
   std::int64_t numel = 0;
   for (const auto& gradient : gradients) numel += gradient.numel();
+  if (numel == 0) return;  // a stage may have cut parameters only
   const Tensor flat = tensor_parallel_->allocate(Shape{numel}, MemoryTag::work);
   const auto place = [&, offset = std::int64_t{0}](const Tensor& gradient) mutable {
     const Tensor result = flat.narrow(offset, gradient.numel()).view(gradient.shape());

@@ -26,7 +26,8 @@ enum class ActionKind : std::uint8_t {
   recompute,
   accumulate,  // adds the gradients of `unit` of `micro_batch` that are in scratch to the buckets, or to the split ones
   reduce,      // starts the sum of `buffer` over all ranks; split: each rank gets its part of it (reduce-scatter)
-  // With sequence parallelism: sums over the axis tp the gradients of parameters that all its ranks have, once a step.
+  // With sequence parallelism: sums over the axis tp the gradients of parameters that all its ranks have, of this
+  // stage, once a step.
   reduce_partial,
   wait,      // until the sum of `buffer` is there; without a buffer: until the parameters of `unit` are whole
   clip,      // norm of all gradients, and the factor for them

@@ -244,7 +244,8 @@ std::vector<Tensor> ShardedParameters::gradients_not_cut() const {
   std::vector<Tensor> result;
   for (std::size_t unit = 0; unit < held_.size(); ++unit) {
     for (const auto& slot : program_.shards[unit].slots) {
-      if (!parameter(slot).cut().is_cut()) result.push_back(chunk_in(held_[unit].grads, slot, grads_are_whole()));
+      if (!parameter(slot).cut().is_cut() && program_.owns(slot.parameter))
+        result.push_back(chunk_in(held_[unit].grads, slot, grads_are_whole()));
     }
   }
   return result;

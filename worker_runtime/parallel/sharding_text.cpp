@@ -43,11 +43,12 @@ const ShardGroup::Slot* slot_of(const Program& program, int parameter) {
 std::string sharding_text(const Model& model, const Program& program) {
   const auto& axes = program.config.axes;
   auto text = fmt::format("parts of rank {} ({})\n", program.rank, axes.shape().to_string());
-  for (std::size_t i = 0; i < model.parameters().size(); ++i) {
-    const Parameter& parameter = *model.parameters()[i];
+  for (std::size_t i = 0; i < program.parameter_numbers.size(); ++i) {
+    const Parameter& parameter = *model.parameters()[static_cast<std::size_t>(program.parameter_numbers[i])];
     text += fmt::format("  {:40} {}", parameter.name(), parameter.shape().to_string());
     const Shape& local = parameter.local_shape();
     if (axes.tp > 1) text += fmt::format(" | {} -> {}", tp_text(parameter), local.to_string());
+    if (!program.owns(static_cast<int>(i))) text += " | a copy, updated by another stage";
     if (const auto* slot = slot_of(program, static_cast<int>(i)); slot != nullptr) {
       const int part = program.config.part(program.rank);
       const auto rows = slot->rows_of(part);

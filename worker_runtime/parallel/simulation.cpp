@@ -43,7 +43,7 @@ class Simulation {
       for (const auto* actions : {&programs[r].setup, &programs[r].step}) {
         for (const auto& action : *actions) {
           ranks_[r].actions.push_back(&action);
-          ranks_[r].groups.push_back(group_of(static_cast<int>(r), action));
+          ranks_[r].groups.push_back(number_of_group(static_cast<int>(r), action));
         }
       }
       ranks_[r].number_of_transfer.assign(programs[r].transfers.size(), -1);
@@ -78,13 +78,12 @@ class Simulation {
     int in_flight = 0, peak = 0;
   };
 
-  int group_of(int rank, const Action& action) {
-    const auto calls = calls_of(programs_[at(rank)], action);
-    if (calls.empty()) return -1;
-    const auto& group = calls.front().group;
+  int number_of_group(int rank, const Action& action) {
+    const auto group = group_of(programs_[at(rank)], action);
+    if (!group) return -1;
     const auto [place, fresh] =
-        group_numbers_.emplace(std::pair(group, group.first(shape_, rank)), static_cast<int>(groups_.size()));
-    if (fresh) groups_.push_back({calls.front().ranks, {}, {}});
+        group_numbers_.emplace(std::pair(*group, group->first(shape_, rank)), static_cast<int>(groups_.size()));
+    if (fresh) groups_.push_back({group->ranks(shape_), {}, {}});
     return place->second;
   }
 
@@ -98,7 +97,11 @@ class Simulation {
     auto& rank = ranks_[at(r)];
     const auto& action = *rank.actions[rank.next];
     const auto& program = programs_[at(r)];
-    if (rank.groups[rank.next] >= 0) return collective(rank, rank.groups[rank.next]);
+    if (const int group = rank.groups[rank.next]; group >= 0) {
+      if (!collective(rank, group)) return false;
+      if (computes(action)) compute(rank, program, action);
+      return true;
+    }
     switch (action.kind) {
       case ActionKind::send:
         return send(r, action);

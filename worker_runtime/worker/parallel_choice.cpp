@@ -112,12 +112,38 @@ void cut_over_tp(Model& model, const MeshAxes& axes, int rank) {
   if (axes.tp > 1) parallelize(model, model.tensor_plan, axes.tp, axes.tp_rank(rank));
 }
 
+namespace {
+
+// The model as the ranks with coordinate 0 of tp have it, while this lives: parts may be uneven, and where stages begin
+// must not depend on the rank that asks.
+class AsFirstOfTp {
+ public:
+  explicit AsFirstOfTp(Model& model) : parameters_(model.parameters()) {
+    for (Parameter* parameter : parameters_) {
+      ranks_.push_back(parameter->cut_rank());
+      parameter->set_cut(parameter->cut(), 0);
+    }
+  }
+  AsFirstOfTp(const AsFirstOfTp&) = delete;
+  AsFirstOfTp& operator=(const AsFirstOfTp&) = delete;
+  ~AsFirstOfTp() {
+    for (std::size_t i = 0; i < ranks_.size(); ++i) parameters_[i]->set_cut(parameters_[i]->cut(), ranks_[i]);
+  }
+
+ private:
+  const std::vector<Parameter*>& parameters_;
+  std::vector<int> ranks_;
+};
+
+}  // namespace
+
 std::vector<Program> compile_all(Model& model, const ParallelConfig& config, const BatchShape& batch) {
   std::vector<ModelDescription> by_tp_rank;
   for (int rank = 0; rank < config.axes.tp; ++rank) by_tp_rank.push_back(describe(model, rank));
   // Without stages nobody needs the work of units, and a node of the user's need not know abstract tensors.
   if (config.axes.pp > 1) {
-    for (auto& description : by_tp_rank) add_costs(description, model, batch);
+    const AsFirstOfTp first(model);
+    for (auto& description : by_tp_rank) add_costs(description, model, batch, config.sequence_parallel);
   }
   std::vector<Program> programs;
   for (int rank = 0; rank < config.axes.world_size(); ++rank) {

@@ -86,7 +86,11 @@ void check_inputs(const TrainConfig& config, int world_size, int local_world_siz
   const auto description = describe(model);
   plan_stages(description, parallel);
   if (axes.tp > 1) {  // layers that do not fit together
-    predict_needs(model, compile(description, parallel, axes.tp - 1), config, static_cast<bool>(own));
+    const auto programs = compile_all(model, parallel, batch_shape(config));
+    for (int pp = 0; pp < axes.pp; ++pp) {
+      const auto first = static_cast<std::size_t>(pp * axes.data_ranks() * axes.tp);
+      predict_needs(model, programs[first + static_cast<std::size_t>(axes.tp) - 1], config, static_cast<bool>(own));
+    }
   }
   // Stages may differ in size: what some of them need is not known.
   if (axes.pp == 1 || local_world_size == world_size) {
@@ -146,7 +150,10 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
   prediction_ = predict(program);
   dry_run_ = predict_needs(model_, program, config_, static_cast<bool>(own));
   // What forward and backward send, only the model knows.
-  if (axes_.tp > 1 && dry_run_) prediction_.step_bytes["tp"] = dry_run_->step_bytes["tp"];
+  if (dry_run_) {
+    if (const auto sent = dry_run_->step_bytes.find("tp"); sent != dry_run_->step_bytes.end())
+      prediction_.step_bytes["tp"] = sent->second;
+  }
   executor_.emplace(model_, std::move(program), make_mesh(group_, axes_), account_);
   batch_tensors_ = make_batches(batch_shape(config_), static_cast<int>(config_.micro_batches), batch_arena_);
   optimizer_ = optimizer_factory(config_)(executor_->optimizer_pieces(), optimizer_arena_);

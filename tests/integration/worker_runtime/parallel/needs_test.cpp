@@ -18,6 +18,7 @@ struct Mode {
   double bucket_mb = 25;
   std::int64_t zero = 0;
   const char *dtype = "f32", *reduce_dtype = "f32";
+  const char *schedule = "1f1b", *recompute = "none";
 };
 
 TrainConfig small_run(const Mode& mode) {
@@ -27,7 +28,7 @@ TrainConfig small_run(const Mode& mode) {
   config.layers = 3;
   config.hidden = 40;
   config.heads = 4;
-  config.seq_len = 5;
+  config.seq_len = std::string(mode.parallel).ends_with("sp") ? 6 : 5;
   config.batch_size = 3;
   config.steps = 3;
   config.micro_batches = mode.micro_batches;
@@ -37,6 +38,8 @@ TrainConfig small_run(const Mode& mode) {
   config.zero = mode.zero;
   config.dtype = mode.dtype;
   config.reduce_dtype = mode.reduce_dtype;
+  config.schedule = mode.schedule;
+  config.recompute = mode.recompute;
   return config;
 }
 
@@ -78,7 +81,14 @@ TEST_CASE("a dry run says what each rank holds, sends and computes in a step") {
       Mode{2, "dp=2", "gpt2", 2, "true", 25, 1, "bf16", "bf16"},
       Mode{2, "dp=2", "gpt2", 2, "true", 25, 2, "bf16", "f32"},
       Mode{4, "fsdp=4", "llama", 1, "2", 25, 0, "bf16", "bf16"},
-      Mode{6, "dp=2,fsdp=3", "gpt2", 2, "true", 25, 0, "bf16", "bf16"});
+      Mode{6, "dp=2,fsdp=3", "gpt2", 2, "true", 25, 0, "bf16", "bf16"}, Mode{4, "pp=2,tp=2", "gpt2", 4},
+      Mode{4, "pp=2,tp=2,sp", "gpt2", 4, "true", 25, 0, "f32", "f32", "gpipe"},
+      Mode{4, "pp=2,tp=2", "llama", 4, "true", 25, 0, "f32", "f32", "interleaved", "blocks"},
+      Mode{4, "pp=2,tp=2,sp", "llama", 4, "true", 25, 0, "f32", "f32", "1f1b", "blocks"},
+      Mode{8, "pp=2,dp=2,tp=2", "gpt2", 2}, Mode{8, "pp=2,fsdp=2,tp=2,sp", "gpt2", 2},
+      Mode{4, "dp=2,tp=2,sp", "gpt2", 2, "true", 25, 1}, Mode{4, "dp=2,tp=2", "llama", 2, "true", 25, 2},
+      Mode{4, "dp=2,tp=2,sp", "gpt2", 2, "true", 25, 0, "bf16", "bf16"},
+      Mode{4, "fsdp=2,tp=2,sp", "llama", 1, "true", 25, 0, "bf16", "bf16"});
   for (const bool comm_thread : {false, true}) {
     CAPTURE(mode.ranks, mode.parallel, mode.model, mode.micro_batches, mode.reshard, comm_thread);
     const std::vector<std::string> well(static_cast<std::size_t>(mode.ranks));

@@ -7,6 +7,7 @@
 #include "tests/catch.hpp"
 #include "tests/unit/worker_runtime/parallel/programs.hpp"
 #include "tests/unit/worker_runtime/parallel/symbolic_run.hpp"
+#include "worker_runtime/parallel/calls.hpp"
 #include "worker_runtime/parallel/check.hpp"
 #include "worker_runtime/parallel/plan_text.hpp"
 #include "worker_runtime/parallel/schedule.hpp"
@@ -304,6 +305,42 @@ TEST_CASE("of all swaps and shifts of actions only those that change nothing are
       CHECK(accepted > 0);
       CHECK(accepted < tried / 2);
     }
+  }
+}
+
+TEST_CASE("ranks that share layers and run units in different orders are named") {
+  auto config = staged(2, 4, Schedule::gpipe);
+  config.axes.tp = 2;
+  auto programs = compile_all(chain(2), config);
+  REQUIRE(check(programs).ok());
+  auto other = config;
+  other.schedule = Schedule::one_f_one_b;
+  for (const std::size_t rank : {1U, 3U}) {  // both stages: messages fit
+    programs[rank] = compile(chain(2), other, static_cast<int>(rank));
+    programs[rank].config = config;
+  }
+  const auto report = check(programs);
+  REQUIRE_FALSE(report.ok());
+  CHECK_THAT(report.problems[0], Contains("rank 1: runs BACKWARD h.0 micro-batch 0 where rank 0 runs FORWARD "
+                                          "embedding micro-batch 2"));
+}
+
+TEST_CASE("with sequence parallelism only the owner of a tied parameter sums its gradient over tp") {
+  auto config = staged(2, 2, Schedule::one_f_one_b);
+  config.axes.tp = 2;
+  config.sequence_parallel = true;
+  for (const int fsdp : {1, 2}) {
+    config.axes.fsdp = fsdp;
+    const auto programs = compile_all(chain(2), config);
+    CHECK(check(programs).ok());
+    std::vector<std::int64_t> summed;
+    for (const auto& program : {programs.front(), programs.back()}) {
+      for (const auto& call : calls_of(program, program.step)) {
+        if (call.action->kind == ActionKind::reduce_partial) summed.push_back(call.numel);
+      }
+    }
+    // Table, positions, a block; block, norm.
+    CHECK(summed == std::vector<std::int64_t>{(100 + 20 + 44) / fsdp, (44 + 4) / fsdp});
   }
 }
 
