@@ -59,6 +59,8 @@ const std::vector<Row>& rows() {
       {"1f1b 4", 4, {{"parallel", "pp=4"}, {"schedule", "1f1b"}, {"micro-batches", "4"}}},
       // The order of work differs, the numbers must not.
       {"1f1b 2", 2, {{"parallel", "pp=2"}, {"schedule", "interleaved"}, {"micro-batches", "4"}}},
+      {"1f1b 2", 4, {{"parallel", "pp=2,tp=2"}, {"schedule", "1f1b"}, {"micro-batches", "4"}}},
+      {"gpipe 2", 4, {{"parallel", "pp=2,tp=2,sp"}, {"schedule", "gpipe"}, {"micro-batches", "4"}}},
   };
   return all;
 }
