@@ -197,7 +197,7 @@ struct ParallelConfig {
   int parts() const { return axes.fsdp > 1 ? axes.fsdp : zero > 0 ? axes.dp : 1; }
   int replicas() const { return axes.data_ranks() / parts(); }
   bool splits_optimizer() const { return parts() > 1; }
-  bool splits_gradients() const { return splits_parameters() || zero == 2; }
+  bool splits_gradients() const { return splits_parameters() || (zero == 2 && splits_optimizer()); }
   int part(int rank) const { return axes.data_rank(rank) % parts(); }
   // RESHARD after forward keeps a part of its own only where that differs from all and from what a rank has anyway.
   int ways_after_forward() const { return reshard_ways > 1 && reshard_ways < axes.fsdp ? reshard_ways : 0; }

@@ -37,7 +37,8 @@ void add_train_options(CLI::App& app, Given& given, std::string& config_file) {
     if (field.is_list) {
       option->expected(1, CLI::detail::expected_max_vector_size);
     } else {
-      option->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+      // One word, and not those behind it as well, as CLI11 takes for anything that goes into a vector.
+      option->expected(1)->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     }
   }
 }

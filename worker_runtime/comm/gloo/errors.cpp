@@ -63,7 +63,7 @@ Fate GlooGroup::fate(int peer) {
 
 std::string GlooGroup::name_of_rank(int rank) const {
   const Origin& origin = origins_[static_cast<std::size_t>(rank)];
-  return fmt::format("rank {} (pid {} on {})", rank, origin.pid, origin.host_name);
+  return fmt::format("rank {} (pid {} on {})", origin.rank, origin.pid, origin.host_name);
 }
 
 std::string GlooGroup::last_of(int rank) {
@@ -77,11 +77,11 @@ std::string GlooGroup::here() const { return fmt::format("number {}: {}", sequen
 void GlooGroup::fail_gone(int peer) {
   fail(fmt::format("group \"{}\": {} {}; its last operation: {}; rank {} waited for it in {}", name(),
                    name_of_rank(peer), fate(peer) == Fate::left ? "left the group" : "died or was cut off",
-                   last_of(peer), rank(), here()));
+                   last_of(peer), job_rank(rank()), here()));
 }
 
 void GlooGroup::fail_deadline(int peer) {
-  std::string text = fmt::format("group \"{}\": rank {} on {} waited {} s in {}; missing:", name(), rank(),
+  std::string text = fmt::format("group \"{}\": rank {} on {} waited {} s in {}; missing:", name(), job_rank(rank()),
                                  origins_[static_cast<std::size_t>(rank())].host_name,
                                  std::chrono::duration<double>(options().timeout).count(), here());
   for (int other = 0; other < size(); ++other) {
@@ -96,7 +96,7 @@ void GlooGroup::fail_mismatch() {
       fmt::format("group \"{}\": the ranks called different operations as number {}:", name(), sequence_);
   for (int other = 0; other < size(); ++other) {
     text += fmt::format(
-        "\n  rank {} on {}: {}", other, origins_[static_cast<std::size_t>(other)].host_name,
+        "\n  rank {} on {}: {}", job_rank(other), origins_[static_cast<std::size_t>(other)].host_name,
         other == rank() ? describe(descriptor_, label_) : describe(link(other).last, link(other).last_label));
   }
   fail(text);

@@ -101,6 +101,8 @@ class GlooGroup final : public ProcessGroup {
   void throw_if_failed_elsewhere();
   Fate fate(int peer);
   void say_farewell(bool failed, const std::string& text) noexcept;
+  // As messages name it: in the group that all others were split from.
+  int job_rank(int rank) const noexcept { return origins_[static_cast<std::size_t>(rank)].rank; }
   std::string name_of_rank(int rank) const;
   std::string last_of(int rank);
   std::string here() const;

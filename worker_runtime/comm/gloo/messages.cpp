@@ -25,7 +25,8 @@ struct GlooGroup::Message : Work::State {
         peer(peer_in),
         number(number_in),
         slot(kMessage + 2 * number_in),
-        text(fmt::format("{} rank {} (message {})", op == CommOp::send ? "send to" : "recv from", peer_in, number_in)),
+        text(fmt::format("{} rank {} (message {})", op == CommOp::send ? "send to" : "recv from",
+                         group_in.job_rank(peer_in), number_in)),
         tensor(std::move(tensor_in)),
         letter_buffer(group.mesh_->buffer(&letter, sizeof letter)),
         data_buffer(group.mesh_->buffer(tensor.raw(), tensor.bytes())),
@@ -104,10 +105,10 @@ struct GlooGroup::Received final : Message {
     if (letter.count == static_cast<std::uint64_t>(tensor.numel()) &&
         letter.dtype == static_cast<std::uint32_t>(tensor.dtype()) && letter.tag == tag)
       return;
-    group.fail(
-        fmt::format("group \"{}\": message {} from rank {} to rank {}: sent {} x {} tag {}, expected {} x {} tag {}",
-                    group.name(), number, peer, group.rank(), name_of(static_cast<DType>(letter.dtype)), letter.count,
-                    letter.tag, name_of(tensor.dtype()), tensor.numel(), tag));
+    group.fail(fmt::format(
+        "group \"{}\": message {} from rank {} to rank {}: sent {} x {} tag {}, expected {} x {} tag {}", group.name(),
+        number, group.job_rank(peer), group.job_rank(group.rank()), name_of(static_cast<DType>(letter.dtype)),
+        letter.count, letter.tag, name_of(tensor.dtype()), tensor.numel(), tag));
   }
 
   std::uint32_t tag;
@@ -141,7 +142,7 @@ bool GlooGroup::await_message(Buffer& buffer, Wait what, int peer, Deadline dead
     if (state == Buffer::State::broken || (dead && tries++ > 0)) fail_message(peer, text);
     if (!Deadline(end).passed()) continue;
     if (end != limit.at()) return false;
-    fail(fmt::format("group \"{}\": rank {} waited {} s in {}; missing: {}", name(), rank(),
+    fail(fmt::format("group \"{}\": rank {} waited {} s in {}; missing: {}", name(), job_rank(rank()),
                      std::chrono::duration<double>(options().timeout).count(), text, name_of_rank(peer)));
   }
 }
@@ -149,7 +150,7 @@ bool GlooGroup::await_message(Buffer& buffer, Wait what, int peer, Deadline dead
 void GlooGroup::fail_message(int peer, const std::string& text) {
   throw_if_failed_elsewhere();
   fail(fmt::format("group \"{}\": {} {}; rank {} waited for it in {}", name(), name_of_rank(peer),
-                   fate(peer) == Fate::left ? "left the group" : "died or was cut off", rank(), text));
+                   fate(peer) == Fate::left ? "left the group" : "died or was cut off", job_rank(rank()), text));
 }
 
 }  // namespace dtrun::runtime::gloo

@@ -12,6 +12,7 @@ struct Origin {
   std::string host;  // tells machines, and network namespaces of one machine, apart
   std::string host_name;
   int pid = 0;
+  int rank = 0;         // in the group that all others were split from; not encoded
   std::string address;  // numeric; the one it would like to be reached under
   bool chosen = false;  // by the user: stays as it is
 

@@ -70,6 +70,7 @@ std::unique_ptr<ProcessGroup> create_gloo_group(rendezvous::Store& store, int ra
   std::vector<Origin> origins;
   for (const std::string& text : gather(store, prefix + "host/", size, deadline, options))
     origins.push_back(Origin::decode(text));
+  for (std::size_t i = 0; i < origins.size(); ++i) origins[i].rank = static_cast<int>(i);
   origins[static_cast<std::size_t>(rank)].address = choose_address(origins, rank);
 
   auto mesh = std::make_unique<Mesh>(std::make_shared<Engine>(origins[static_cast<std::size_t>(rank)].address), rank,

@@ -48,7 +48,7 @@ void ShmGroup::fail_mismatch() {
       fmt::format("group \"{}\": the ranks called different operations as number {}:", name(), sequence_);
   for (int other = 0; other < size(); ++other) {
     const Record& entry = record(other, sequence_);
-    text += fmt::format("\n  rank {}: {}", other, describe(entry.descriptor.load(), entry.label.load()));
+    text += fmt::format("\n  rank {}: {}", job_rank(other), describe(entry.descriptor.load(), entry.label.load()));
   }
   fail(text);
 }
@@ -56,7 +56,8 @@ void ShmGroup::fail_mismatch() {
 std::string ShmGroup::trouble(const WaitResult& result) {
   const char* fate = result.kind == WaitResult::Kind::dead ? "died" : "left the group";
   const int pid = peer(result.rank) != nullptr ? peer(result.rank)->pid() : ::getpid();
-  return fmt::format("rank {} (pid {}) {}; its last operation: {}", result.rank, pid, fate, last_of(result.rank));
+  return fmt::format("rank {} (pid {}) {}; its last operation: {}", job_rank(result.rank), pid, fate,
+                     last_of(result.rank));
 }
 
 void ShmGroup::fail_wait(const WaitResult& result, std::uint32_t point, int needed) {
@@ -65,25 +66,27 @@ void ShmGroup::fail_wait(const WaitResult& result, std::uint32_t point, int need
   const std::string here =
       fmt::format("number {}: {}", sequence_, describe(entry.descriptor.load(), entry.label.load()));
   if (result.kind != WaitResult::Kind::deadline) {
-    fail(fmt::format("group \"{}\": {}; rank {} waited for it in {}", name(), trouble(result), rank(), here));
+    fail(fmt::format("group \"{}\": {}; rank {} waited for it in {}", name(), trouble(result), job_rank(rank()), here));
   }
-  std::string text = fmt::format("group \"{}\": rank {} waited {} s in {}; missing:", name(), rank(),
+  std::string text = fmt::format("group \"{}\": rank {} waited {} s in {}; missing:", name(), job_rank(rank()),
                                  seconds(options().timeout), here);
   for (int other = 0; other < size(); ++other) {
     if (other == rank() || (needed >= 0 && other != needed) || signals_.reached(other, point)) continue;
-    text += fmt::format("\n  rank {} (pid {}), its last operation: {}", other, peer(other)->pid(), last_of(other));
+    text += fmt::format("\n  rank {} (pid {}), its last operation: {}", job_rank(other), peer(other)->pid(),
+                        last_of(other));
   }
   fail(text);
 }
 
 void ShmGroup::fail_message(const WaitResult& result, const char* verb, int other, std::uint32_t number) {
   if (result.kind == WaitResult::Kind::failed) fail(std::string(signals_.control(result.rank).error.data()));
-  const std::string here = fmt::format("{} rank {} (message {})", verb, other, number);
+  const std::string here = fmt::format("{} rank {} (message {})", verb, job_rank(other), number);
   if (result.kind != WaitResult::Kind::deadline) {
-    fail(fmt::format("group \"{}\": {}; rank {} waited for it in {}", name(), trouble(result), rank(), here));
+    fail(fmt::format("group \"{}\": {}; rank {} waited for it in {}", name(), trouble(result), job_rank(rank()), here));
   }
   fail(fmt::format("group \"{}\": rank {} waited {} s in {}; missing: rank {} (pid {}), its last collective: {}",
-                   name(), rank(), seconds(options().timeout), here, other, peer(other)->pid(), last_of(other)));
+                   name(), job_rank(rank()), seconds(options().timeout), here, job_rank(other), peer(other)->pid(),
+                   last_of(other)));
 }
 
 }  // namespace dtrun::runtime::shm

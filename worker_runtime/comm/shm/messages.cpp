@@ -98,8 +98,8 @@ bool ShmGroup::receive_if_there(int source, std::uint32_t number, const Tensor& 
   if (letter.count != static_cast<std::uint64_t>(output.numel()) ||
       letter.dtype != static_cast<std::uint32_t>(output.dtype()) || letter.tag != tag) {
     fail(fmt::format("group \"{}\": message {} from rank {} to rank {}: sent {} x {} tag {}, expected {} x {} tag {}",
-                     name(), number, source, rank(), name_of(static_cast<DType>(letter.dtype)), letter.count,
-                     letter.tag, name_of(output.dtype()), output.numel(), tag));
+                     name(), number, job_rank(source), job_rank(rank()), name_of(static_cast<DType>(letter.dtype)),
+                     letter.count, letter.tag, name_of(output.dtype()), output.numel(), tag));
   }
   if (output.bytes() != 0) std::memcpy(output.raw(), peer_memory(source, letter.place, output.bytes()), output.bytes());
   signals_.post_word(slot.consumed, number + 1, source);

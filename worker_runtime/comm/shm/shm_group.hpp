@@ -81,6 +81,9 @@ class ShmGroup final : public ProcessGroup {
     return domain_->peers[static_cast<std::size_t>(members_[static_cast<std::size_t>(rank)])].get();
   }
 
+  // As messages name it: in the group that all others were split from.
+  int job_rank(int rank) const noexcept { return members_[static_cast<std::size_t>(rank)]; }
+
   // messages.cpp
   bool receive_if_there(int source, std::uint32_t number, const Tensor& output, std::uint32_t tag);
 

@@ -117,6 +117,20 @@ TEST_CASE("a split has its own ranks and order, and tensors of the first group s
   for (int rank = 0; rank < 4; ++rank) CHECK(processes.wait(rank) == "");
 }
 
+TEST_CASE("messages name ranks by their number in the job, also those of a part of it") {
+  const std::string backend = GENERATE("shm", "gloo");
+  const auto results = test::run_ranks(
+      4,
+      [](ProcessGroup& world) {
+        const std::vector<int> half = world.rank() % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};
+        const auto group = world.split(half, "half");
+        if (world.rank() == 3) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        if (world.rank() == 1) group->all_reduce(group->allocate({5}, DType::f32));
+      },
+      {.timeout = std::chrono::milliseconds(300)}, backend);
+  CHECK_THAT(results[1], Catch::Contains("group \"half\": rank 1 ") && Catch::Contains("missing:\n  rank 3 (pid"));
+}
+
 TEST_CASE("a split with different lists is refused") {
   const std::string backend = GENERATE("shm", "gloo");
   const auto results = test::run_ranks(

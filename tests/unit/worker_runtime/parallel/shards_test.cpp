@@ -246,7 +246,8 @@ TEST_CASE("programs with split parameters are right for every setting, also in w
   for (const int micro_batches : {1, 3}) {
     for (const auto& config :
          {hybrid(2, 2, micro_batches), hybrid(16, 32, micro_batches), hybrid(1, 6, micro_batches, 3),
-          hybrid(8, 64, micro_batches, 8), zero(1, 512, micro_batches), zero(2, 7, micro_batches)}) {
+          hybrid(8, 64, micro_batches, 8), zero(1, 512, micro_batches), zero(2, 7, micro_batches),
+          zero(1, 1, micro_batches), zero(2, 1, micro_batches)}) {
       CAPTURE(config.axes.to_string(), config.zero, micro_batches);
       const auto programs = compile_all(tiny_model(), config);
       CHECK(check(programs).problems == std::vector<std::string>());

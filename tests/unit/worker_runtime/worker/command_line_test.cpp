@@ -186,6 +186,14 @@ TEST_CASE("a report's configuration is a --config file again") {
   CHECK(to_json(again) == to_json(config));
 }
 
+TEST_CASE("an option takes one word: those behind it are not its own") {
+  CHECK_THROWS_WITH(parse({"train", "--lr", "1e-3", "5"}), Contains("unexpected \"5\""));
+  CHECK_THROWS_WITH(parse({"train", "--parallel", "fsdp=2", "tp=2"}), Contains("unexpected \"tp=2\""));
+  CHECK_THROWS_WITH(parse({"plan", "--layers", "2", "3", "--world-size", "4"}), Contains("unexpected \"3\""));
+  CHECK(parse({"train", "--lr", "1e-3", "--lr", "5e-3"}).train.lr == 5e-3);
+  CHECK(parse({"train", "--data", "a", "b", "--steps", "3"}).train.data == std::vector<std::string>{"a", "b"});
+}
+
 TEST_CASE("the layout must use every rank") {
   CHECK(parse_parallel("", 4).dp == 4);
   CHECK(parse_parallel("dp=4", 4).dp == 4);
