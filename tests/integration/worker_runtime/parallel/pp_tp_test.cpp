@@ -49,6 +49,8 @@ TEST_CASE("stages with cut layers have the losses and gradients of one process, 
 TEST_CASE("stages with copies or split parameters inside, and cut layers in those") {
   const std::string name = GENERATE("gpt2", "llama");
   const auto alone = train_alone(name, 2 * kMicroBatches);
+  for (const auto schedule : {Schedule::gpipe, Schedule::one_f_one_b, Schedule::interleaved})
+    check_against(alone, name, stages({.pp = 2, .fsdp = 2}, false, schedule, true));
   check_against(alone, name, stages({.pp = 2, .dp = 2, .tp = 2}, true, Schedule::one_f_one_b, false));
   check_against(alone, name, stages({.pp = 2, .fsdp = 2, .tp = 2}, false, Schedule::interleaved, true));
   check_against(alone, name, stages({.pp = 2, .fsdp = 2, .tp = 2}, true, Schedule::one_f_one_b, false));
