@@ -47,9 +47,10 @@ std::set<std::string> names_in(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a model of one's own trains to the same bits alone, with dp and with fsdp") {
+TEST_CASE("a model of one's own trains under every mode, to the same bits where they are promised") {
   const TempDirectory directory;
   const Words launcher{DTRUN_PROGRAM, "--nproc-per-node=2", "--no-python", DTRUN_OWN_MODEL_PROGRAM};
+  const Words four{DTRUN_PROGRAM, "--nproc-per-node=4", "--no-python", DTRUN_OWN_MODEL_PROGRAM};
   const auto model = directory.file("model.safetensors");
   const auto alone =
       run(directory, {DTRUN_OWN_MODEL_PROGRAM}, {"--standalone", "--micro-batches", "2", "--save", model});
@@ -60,20 +61,31 @@ TEST_CASE("a model of one's own trains to the same bits alone, with dp and with 
   for (const auto* name :
        {"tokens.weight", "blocks.0.norm.weight", "blocks.1.q.weight", "blocks.1.up.bias", "norm.weight"})
     CHECK(names.contains(name));
-  for (const auto* layout : {"dp=2", "fsdp=2"}) {
+  const Words exact[] = {{"dp=2"},
+                         {"dp=2", "--zero", "1"},
+                         {"dp=2", "--zero", "2"},
+                         {"fsdp=2"},
+                         {"pp=2", "--micro-batches", "2", "--schedule", "gpipe", "--recompute", "blocks"},
+                         {"pp=2", "--micro-batches", "2"},
+                         {"pp=2", "--micro-batches", "2", "--schedule", "interleaved"}};
+  for (auto layout : exact) {
     CAPTURE(layout);
-    const auto ranks = run(directory, launcher, {"--parallel", layout});
+    layout.insert(layout.begin(), "--parallel");
+    const auto ranks = run(directory, launcher, layout);
     CHECK(ranks["world_size"] == 2);
     CHECK(ranks["params_xxh64"] == alone["params_xxh64"]);
     CHECK(ranks["loss_last"] == alone["loss_last"]);
   }
-  for (const auto* layout : {"tp=2", "tp=2,sp"}) {
+  for (const std::string layout : {"tp=2", "tp=2,sp", "pp=2,tp=2", "pp=2,tp=2,sp"}) {
     CAPTURE(layout);
-    const auto ranks = run(directory, launcher, {"--parallel", layout, "--micro-batches", "2"});
+    const auto& ranks_of = layout.starts_with("pp") ? four : launcher;
+    const auto ranks = run(directory, ranks_of, {"--parallel", layout, "--micro-batches", "2"});
     CHECK(ranks["loss_first"].get<double>() == Approx(alone["loss_first"].get<double>()).epsilon(1e-6));
     CHECK(ranks["loss_last"].get<double>() == Approx(alone["loss_last"].get<double>()).epsilon(1e-4));
     CHECK(ranks["bytes_sent_per_step"]["tp"].get<std::uint64_t>() > 0);
   }
+  const auto four_batches = run(directory, {DTRUN_OWN_MODEL_PROGRAM}, {"--standalone", "--micro-batches", "4"});
+  CHECK(run(directory, four, {"--parallel", "dp=2,fsdp=2"})["params_xxh64"] == four_batches["params_xxh64"]);
   const auto again = run(directory, {DTRUN_OWN_MODEL_PROGRAM},
                          {"--standalone", "--init", model, "--steps", "1", "--lr", "0", "--weight-decay", "0"});
   CHECK(again["params_xxh64"] == alone["params_xxh64"]);

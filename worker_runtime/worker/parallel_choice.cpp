@@ -6,6 +6,7 @@
 #include <array>
 #include <set>
 #include <sstream>
+#include <string>
 #include <utility>
 
 #include "rendezvous/base/env.hpp"
@@ -76,9 +77,30 @@ std::vector<std::string> split_names(const std::string& text) {
 
 }  // namespace
 
+namespace {
+
+// Values that could have no effect: the run would not be the one that was asked for. An axis of one rank, "pp=1", is
+// said on purpose.
+void require_effect(const TrainConfig& config) {
+  const TrainConfig defaults;
+  const auto refuse = [&](std::string_view axis, bool given, std::string_view key, std::string_view value) {
+    if (!given || config.parallel.find(fmt::format("{}=", axis)) != std::string::npos) return;
+    throw UsageError("train", fmt::format("--{} is {}, which is for --parallel {}=N{}", key, value, axis,
+                                          config.parallel.empty() ? "" : ", not " + config.parallel));
+  };
+  refuse("pp", config.schedule != defaults.schedule, "schedule", config.schedule);
+  refuse("pp", config.virtual_stages > 0, "virtual-stages", std::to_string(config.virtual_stages));
+  refuse("pp", !config.split.empty(), "split", config.split);
+  refuse("fsdp", config.reshard_after_forward != defaults.reshard_after_forward, "reshard-after-forward",
+         config.reshard_after_forward);
+}
+
+}  // namespace
+
 ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   ParallelConfig result;
   result.axes = parse_parallel(config.parallel, world_size);
+  require_effect(config);
   result.sequence_parallel = names_sequence(config.parallel);
   if (result.sequence_parallel && config.seq_len % result.axes.tp != 0) {
     throw UsageError("train", fmt::format("--seq-len is {}, expected a multiple of tp={} for --parallel {}",

@@ -241,6 +241,19 @@ TEST_CASE("help and version are text") {
   CHECK(parse({"bench", "--op", "all", "--max-bytes", "1M"}).bench.max_bytes == 1 << 20);
 }
 
+TEST_CASE("options of an axis that is not there are refused") {
+  const auto refused = [](std::vector<const char*> all, const char* parallel, const char* text) {
+    all.insert(all.begin(), "train");
+    if (*parallel != 0) all.insert(all.end(), {"--parallel", parallel});
+    CHECK_THROWS_WITH(parallel_config(parse(all).train, 4), Contains(text));
+  };
+  refused({"--schedule", "gpipe"}, "", "--schedule is gpipe, which is for --parallel pp=N");
+  refused({"--virtual-stages", "2"}, "fsdp=4", "--virtual-stages is 2, which is for --parallel pp=N, not fsdp=4");
+  refused({"--split", "h.1"}, "dp=4", "--split is h.1, which is for --parallel pp=N, not dp=4");
+  refused({"--reshard-after-forward", "false"}, "dp=4", "which is for --parallel fsdp=N, not dp=4");
+  CHECK_NOTHROW(parallel_config(parse({"train", "--schedule", "gpipe", "--parallel", "pp=1,dp=4"}).train, 4));
+}
+
 TEST_CASE("limits of the model are those of the command line") {
   CHECK_THROWS_WITH(parse({"train", "--layers", "4097"}), Contains("--layers is \"4097\", expected 1 to 4096"));
   CHECK_THROWS_WITH(parse({"train", "--vocab-size", "16777217"}), Contains("expected 0 to 16777216"));
