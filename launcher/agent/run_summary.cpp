@@ -149,6 +149,14 @@ std::optional<BlamedWorker> blamed_worker(const AttemptView& attempt, int culpri
   if (!attempt.directory.exists()) return {};
   const auto blamed = read_error_file(attempt.directory.error_file(attempt.round.number, culprit)).blames_rank;
   if (!blamed) return {};
+  // Whoever is waited for may wait itself; one that is stopped is behind them all.
+  for (int rank = 0; rank < attempt.workers.size(); ++rank) {
+    const auto& worker = attempt.workers[rank];
+    if (rank == culprit || worker.status) continue;
+    const char state = describe_process(worker.pid).state;
+    if (state == 'T' || state == 't')
+      return BlamedWorker{attempt.round.first_rank + rank, worker.pid, state_text(worker)};
+  }
   const int local = *blamed - attempt.round.first_rank;
   if (local == culprit || *blamed >= attempt.round.world_size) return {};
   if (local < 0 || local >= attempt.workers.size()) return BlamedWorker{*blamed, 0, "on another node"};

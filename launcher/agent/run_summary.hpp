@@ -28,7 +28,8 @@ struct AttemptView {
 // How far the attempt is: its slowest worker of those that report progress; -1 when none does.
 std::int64_t furthest_step(const RunDirectory& directory, int attempt, int workers);
 
-// The worker that `culprit` waited for, by its error file, as it is now. Nothing when it blames nobody of this node, or
+// The worker that `culprit` waited for, by its error file, as it is now; one of this node that is stopped goes before
+// the one that the file names. Nothing when it blames nobody of this node, or
 // one that failed before.
 std::optional<BlamedWorker> blamed_worker(const AttemptView& attempt, int culprit);
 

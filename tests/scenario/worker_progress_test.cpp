@@ -43,6 +43,24 @@ TEST_CASE("training that starts anew each time makes no progress, and is given u
   CHECK_THAT(job.error(), Contains("no restart: 1 restarts got no further than step"));
 }
 
+TEST_CASE("a rank that was stopped is named in jobs of several axes, where ranks wait for ranks that wait") {
+  const auto* layout = GENERATE("pp=4", "pp=2,dp=2", "dp=2,tp=2", "dp=2,fsdp=2");
+  const TempDirectory directory;
+  const auto report = directory.file("report.json");
+  CAPTURE(layout);
+  Job job(launch({"--nproc-per-node=4", "--report", report},
+                 tiny({"--steps", "1000000", "--timeout", "1", "--parallel", layout, "--layers", "4", "--heads", "4",
+                       "--micro-batches", "4", "--log-dir", directory.path().string()})),
+          clean());
+  const auto log = (directory.path() / "2" / "steps.jsonl").string();
+  REQUIRE(eventually([&] { return steps_logged(log) >= 3 && pid_of_rank(job.out(), 2) > 0; }, seconds(30)));
+  REQUIRE(::kill(pid_of_rank(job.out(), 2), SIGSTOP) == 0);
+  REQUIRE(job.wait(seconds(30)));
+  INFO(job.error());
+  CHECK(json::parse(read_file(report)).at("waited_for").at("rank") == 2);
+  CHECK(job.all_gone(seconds(2)));
+}
+
 TEST_CASE("a rank that was stopped is named beside the one that waited for it until its deadline") {
   const TempDirectory directory;
   const auto report = directory.file("report.json");

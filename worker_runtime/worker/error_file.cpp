@@ -31,26 +31,43 @@ std::string error_kind(const std::exception& error) {
 
 namespace {
 
-// A wait that ends at its deadline tells of the waiting rank first: "... missing: rank 1 (pid 7), its last ...". The
-// rank that was waited for is what matters.
-std::optional<int> missing_rank(const std::exception& error) {
-  if (dynamic_cast<const CommError*>(&error) == nullptr) return {};
-  const std::string_view text = error.what();
-  const auto missing = text.find("missing:");
-  const auto start = missing == std::string_view::npos ? missing : text.find("rank ", missing);
-  int rank = 0;
+// The number behind the first "rank " in `text`.
+std::optional<int> rank_in(std::string_view text) {
+  const auto start = text.find("rank ");
   if (start == std::string_view::npos) return {};
+  int rank = 0;
   const auto digits = text.substr(start + 5);
   return std::from_chars(digits.data(), digits.data() + digits.size(), rank).ec == std::errc() ? std::optional(rank)
                                                                                                : std::nullopt;
 }
 
+struct Blame {
+  std::optional<int> rank;
+  bool missing = false;  // it never came; otherwise it left, for a reason of its own
+};
+
+// The rank that was waited for is what matters, not the one that waited. At a deadline the message tells of the latter
+// first: "... missing: rank 1 (pid 7), its last ..."; otherwise of the former: "group "world": rank 1 (pid 7) left the
+// group; ...".
+Blame blame_in(const std::exception& error) {
+  if (dynamic_cast<const CommError*>(&error) == nullptr) return {};
+  const std::string_view text = error.what();
+  if (const auto missing = text.find("missing:"); missing != std::string_view::npos)
+    return {rank_in(text.substr(missing)), true};
+  const auto left = text.find(" left the group");
+  if (left == std::string_view::npos) return {};
+  const auto name = text.rfind("rank ", left);
+  return {name == std::string_view::npos ? std::nullopt : rank_in(text.substr(name)), false};
+}
+
 }  // namespace
 
 std::string error_document(const std::exception& error, long long timestamp) {
-  ErrorDocument document{error_kind(error), error.what(), timestamp, missing_rank(error)};
+  const auto blame = blame_in(error);
+  ErrorDocument document{error_kind(error), error.what(), timestamp, blame.rank};
   // The launcher shows the beginning of a message.
-  if (document.blames_rank) document.text = fmt::format("rank {} is missing: {}", *document.blames_rank, error.what());
+  if (blame.rank && blame.missing)
+    document.text = fmt::format("rank {} is missing: {}", *document.blames_rank, error.what());
   return to_json(document);
 }
 

@@ -105,6 +105,18 @@ TEST_CASE("a rank that stands still is named beside the one that waited for it")
                              Catch::Contains("waited for: rank 1, pid " + pid + ": stopped by a signal (state T)"));
 }
 
+TEST_CASE("a rank that is stopped is named although the first to fail blames one that waits for it too") {
+  const auto stopped = "until grep -q '^State:.T' /proc/$(cat pid)/status 2>/dev/null; do sleep 0.01; done; ";
+  const TempDirectory directory;
+  const auto ended = run_with_report(
+      {"--nproc-per-node=3"},
+      "cd " + directory.path().string() +
+          "; case $RANK in 1) echo $$ > pid; kill -STOP $$; exec sleep 60;; 2) exec sleep 60;; esac; " + stopped +
+          R"(printf '%s' '{"message": {"message": "CommError: waited 5 s", "extraInfo": {"blames_rank": 2}}}' )" +
+          "> $TORCHELASTIC_ERROR_FILE; exit 1");
+  CHECK(ended.report.at("waited_for").at("rank") == 1);
+}
+
 TEST_CASE("a stop signal is heard while many workers are being started") {
   const TempDirectory directory;
   Job job({DTRUN_PROGRAM, "--nproc-per-node=400", "--events", directory.file("events"), "--no-python", "/bin/sh", "-c",

@@ -40,6 +40,13 @@ TEST_CASE("the error file names the rank that was waited for before the one that
              Catch::StartsWith("CommError: rank 12 is missing: [comm] group"));
   const auto json = nlohmann::json::parse(error_document(dtrun::CommError("comm", "missing: rank 12 (pid 9)"), 0));
   CHECK(json["message"]["extraInfo"]["blames_rank"] == 12);
+  const auto left = nlohmann::json::parse(error_document(
+      dtrun::CommError("comm",
+                       "group \"world/pp\": rank 3 (pid 9) left the group; its last operation: number 2; rank 1 "
+                       "waited for it in number 3"),
+      5));
+  CHECK(left["message"]["extraInfo"]["blames_rank"] == 3);
+  CHECK_THAT(left["message"]["message"].get<std::string>(), !Catch::Contains("missing"));
   CHECK_THAT(message("rank 1 (pid 7) died"), Catch::StartsWith("CommError: [comm] rank 1"));
   CHECK_THAT(message("missing: nothing"), Catch::StartsWith("CommError: [comm] missing: nothing"));
 }
