@@ -4,21 +4,32 @@
 #include <map>
 #include <new>
 
+#include "worker_runtime/core/device_memory.hpp"
+
 namespace dtrun::runtime {
 
 struct Arena::Pool {
-  Pool(MemoryTag tag_in, MemoryAccount& account_in) : tag(tag_in), account(account_in) {}
+  Pool(MemoryTag tag_in, MemoryAccount& account_in, DeviceMemory* device_in)
+      : tag(tag_in), account(account_in), device(device_in) {}
   ~Pool() {
-    for (auto& [bytes, data] : free_blocks) ::operator delete(data, std::align_val_t(kAlignment));
+    for (auto& [bytes, data] : free_blocks) {
+      device != nullptr ? device->deallocate(data) : ::operator delete(data, std::align_val_t(kAlignment));
+    }
+  }
+  std::byte* take(std::size_t bytes) const {
+    if (device != nullptr) return device->allocate(bytes);
+    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kAlignment)));
   }
 
   MemoryTag tag;
   MemoryAccount& account;
+  DeviceMemory* device;
   std::size_t reserved = 0;
   std::multimap<std::size_t, std::byte*> free_blocks;
 };
 
-Arena::Arena(MemoryTag tag, MemoryAccount& account) : pool_(std::make_shared<Pool>(tag, account)) {}
+Arena::Arena(MemoryTag tag, MemoryAccount& account, DeviceMemory* device)
+    : pool_(std::make_shared<Pool>(tag, account, device)) {}
 
 std::shared_ptr<Storage> Arena::allocate(std::size_t bytes) {
   const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
@@ -37,16 +48,18 @@ std::shared_ptr<Storage> Arena::allocate(std::size_t bytes) {
     data = found->second;
     pool_->free_blocks.erase(found);
   } else {
-    data = static_cast<std::byte*>(::operator new(rounded, std::align_val_t(kAlignment)));
+    data = pool_->take(rounded);
     pool_->reserved += rounded;
   }
   pool_->account.add(pool_->tag, rounded);
-  return std::make_shared<Storage>(data, bytes, [pool = pool_, rounded, block_bytes](std::byte* block, std::size_t) {
+  const auto release = [pool = pool_, rounded, block_bytes](std::byte* block, std::size_t) {
     pool->account.remove(pool->tag, rounded);
     pool->free_blocks.emplace(block_bytes, block);
-  });
+  };
+  return std::make_shared<Storage>(data, bytes, release, pool_->device);
 }
 
+DeviceMemory* Arena::device() const noexcept { return pool_->device; }
 MemoryTag Arena::tag() const noexcept { return pool_->tag; }
 std::size_t Arena::reserved() const noexcept { return pool_->reserved; }
 

@@ -1,6 +1,6 @@
-// A growing pool of 64-byte aligned blocks of one purpose. Freed blocks are reused, so a training step allocates from
-// the system only the first time. Owned by the run; used by one thread; may die before its blocks (they keep the pool
-// alive).
+// A growing pool of 64-byte aligned blocks of one purpose, of the host or of a device. Freed blocks are reused, so a
+// training step allocates from the system only the first time. Owned by the run; used by one thread; may die before its
+// blocks (they keep the pool alive).
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,16 @@ class Arena {
  public:
   static constexpr std::size_t kAlignment = 64;
 
-  // `account` must outlive every block.
-  Arena(MemoryTag tag, MemoryAccount& account);
+  // `account` must outlive every block, and `device`, when the blocks are of one. A freed block of a device may still
+  // be in use by what was given to a stream: it is reused by what follows on the same stream, or behind an event.
+  Arena(MemoryTag tag, MemoryAccount& account, DeviceMemory* device = nullptr);
 
   // `bytes` uninitialised bytes; the account is charged `bytes` rounded up to 64 while the block lives. Throws
-  // std::bad_alloc. An abstract account gives an abstract block, charged in the same way.
+  // std::bad_alloc, of a device MemoryError. An abstract account gives an abstract block, charged in the same way.
   std::shared_ptr<Storage> allocate(std::size_t bytes);
 
   MemoryTag tag() const noexcept;
+  DeviceMemory* device() const noexcept;
   // Bytes taken from the system, live and free together.
   std::size_t reserved() const noexcept;
 

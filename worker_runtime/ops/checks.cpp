@@ -12,6 +12,10 @@ namespace {
   throw ShapeError("ops", fmt::format("{}: {} is {}, expected {}", op, name, came, expected));
 }
 
+std::string_view place_text(const Tensor& x) {
+  return x.is_abstract() ? "is abstract" : x.device() != nullptr ? "is on a device" : "is in host memory";
+}
+
 }  // namespace
 
 void expect_dtype(std::string_view op, std::string_view name, const Tensor& x, DType dtype) {
@@ -40,12 +44,24 @@ void expect_rows(std::string_view op, std::string_view name, const Tensor& x, st
   fail(op, name, x, fmt::format("f32 with {} rows of {}", rows, columns));
 }
 
-void expect_abstract(std::string_view op, std::initializer_list<const Tensor*> tensors) {
+Where where(std::string_view op, std::initializer_list<const Tensor*> tensors) {
+  const Tensor* first = nullptr;
   for (const Tensor* tensor : tensors) {
-    if (!tensor->defined() || tensor->is_abstract()) continue;
-    throw AbstractTensorError("ops", fmt::format("{}: abstract tensors and one with elements, {} {}", op,
-                                                 name_of(tensor->dtype()), tensor->shape().to_string()));
+    if (!tensor->defined()) continue;
+    if (first == nullptr) first = tensor;
+    if (tensor->is_abstract() == first->is_abstract() && tensor->device() == first->device()) continue;
+    const auto text =
+        fmt::format("{}: {} {} {}, but {} {} {}", op, name_of(first->dtype()), first->shape().to_string(),
+                    place_text(*first), name_of(tensor->dtype()), tensor->shape().to_string(), place_text(*tensor));
+    if (tensor->is_abstract() || first->is_abstract()) throw AbstractTensorError("ops", text);
+    throw DeviceTensorError("ops", text);
   }
+  if (first == nullptr) return Where::host;
+  return first->is_abstract() ? Where::abstract : first->device() != nullptr ? Where::device : Where::host;
+}
+
+void throw_no_device_op(std::string_view op) {
+  throw DeviceTensorError("ops", fmt::format("{}: there is no kernel of it for devices", op));
 }
 
 void expect_numel(std::string_view op, std::string_view name, const Tensor& x, std::int64_t count, DType dtype) {

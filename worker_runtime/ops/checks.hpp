@@ -26,15 +26,25 @@ void expect_rows(std::string_view op, std::string_view name, const Tensor& x, st
 void expect_numel(std::string_view op, std::string_view name, const Tensor& x, std::int64_t count,
                   DType dtype = DType::f32);
 
-// Throws AbstractTensorError unless all of those that are defined are abstract.
-void expect_abstract(std::string_view op, std::initializer_list<const Tensor*> tensors);
-// Whether the tensors of an op are abstract: then it is done as soon as they are checked. Undefined ones do not count.
-// Throws AbstractTensorError when some are and some are not.
+// Where the tensors of an op are: `abstract` ones were only to be checked; those of a device are for its kernels
+// (ops/gpu/). Undefined ones do not count.
+enum class Where : std::uint8_t { host, abstract, device };
+[[noreturn]] void throw_no_device_op(std::string_view op);
+// Throws AbstractTensorError or DeviceTensorError when they are not all in one place.
+Where where(std::string_view op, std::initializer_list<const Tensor*> tensors);
+
+template <class... Tensors>
+Where where_are(std::string_view op, const Tensors&... tensors) {
+  if (!((tensors.is_abstract() || tensors.device() != nullptr) || ...)) return Where::host;
+  return where(op, {&tensors...});
+}
+// Whether the tensors of an op are abstract: then it is done as soon as they are checked. For ops that no device has:
+// throws DeviceTensorError for tensors of one.
 template <class... Tensors>
 bool are_abstract(std::string_view op, const Tensors&... tensors) {
-  if (!(tensors.is_abstract() || ...)) return false;
-  expect_abstract(op, {&tensors...});
-  return true;
+  const Where place = where_are(op, tensors...);
+  if (place == Where::device) throw_no_device_op(op);
+  return place == Where::abstract;
 }
 
 }  // namespace dtrun::runtime::ops

@@ -8,6 +8,7 @@
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
 #include "worker_runtime/ops/gelu.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/pieces.hpp"
 
 namespace dtrun::runtime::ops {
@@ -36,7 +37,8 @@ void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_dtype("add", "a", a, DType::f32);
   expect_numel("add", "b", b, a.numel());
   expect_numel("add", "out", out, a.numel());
-  if (are_abstract("add", a, b, out)) return;
+  if (const auto place = where_are("add", a, b, out); place != Where::host)
+    return place == Where::device ? gpu::add(a, b, out) : void();
   const float* const from_a = a.data<float>();
   const float* const from_b = b.data<float>();
   float* const to = out.data<float>();

@@ -4,6 +4,7 @@
 
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/threads.hpp"
 
 namespace dtrun::runtime::ops {
@@ -30,7 +31,8 @@ void layernorm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta,
   expect_rows(kOp, "y", y, rows, d);
   expect_numel(kOp, "mean", mean, rows);
   expect_numel(kOp, "rstd", rstd, rows);
-  if (are_abstract(kOp, x, gamma, beta, y, mean, rstd)) return;
+  if (const auto place = where_are(kOp, x, gamma, beta, y, mean, rstd); place != Where::host)
+    return place == Where::device ? gpu::layernorm_forward(x, gamma, beta, eps, y, mean, rstd) : void();
   for_row_pieces(rows, d, [&, d = d](std::int64_t begin, std::int64_t count) {
     kernels().layernorm_forward(x.data<float>() + begin * d, gamma.data<float>(), beta.data<float>(), eps, count, d,
                                 y.data<float>() + begin * d, mean.data<float>() + begin, rstd.data<float>() + begin);

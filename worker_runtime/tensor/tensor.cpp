@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/core/device_memory.hpp"
 
 namespace dtrun::runtime {
 
@@ -83,7 +85,9 @@ Tensor Tensor::narrow(std::int64_t start, std::int64_t length) const {
 }
 
 void Tensor::zero() const {
-  if (bytes() != 0 && !is_abstract()) std::memset(raw(), 0, bytes());
+  if (bytes() == 0 || is_abstract()) return;
+  if (device() != nullptr) return device()->zero(device_raw(), bytes());
+  std::memset(raw(), 0, bytes());
 }
 
 void Tensor::copy_from(const Tensor& source) const {
@@ -92,10 +96,35 @@ void Tensor::copy_from(const Tensor& source) const {
                                            source.shape_.to_string(), name_of(dtype_), shape_.to_string()));
   }
   if (is_abstract() && source.is_abstract()) return;
-  if (bytes() != 0) std::memmove(raw(), source.raw(), bytes());
+  if (bytes() == 0) return;
+  if (device() == nullptr && source.device() == nullptr) {
+    std::memmove(raw(), source.raw(), bytes());
+  } else if (device() == nullptr) {
+    source.device()->copy_to_host(raw(), source.device_raw(), bytes());
+  } else if (source.device() == nullptr) {
+    device()->copy_from_host(device_raw(), source.raw(), bytes());
+  } else {
+    device()->copy(device_raw(), source.device_raw(), bytes());
+  }
 }
 
-void Tensor::throw_abstract() const {
+Tensor Tensor::to_host() const {
+  if (device() == nullptr) return *this;
+  constexpr std::align_val_t kAlignment{Arena::kAlignment};
+  auto storage = std::make_shared<Storage>(
+      static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes(), 1), kAlignment)), bytes(),
+      [](std::byte* data, std::size_t) { ::operator delete (data, std::align_val_t{Arena::kAlignment}); });
+  const Tensor result = from_storage(std::move(storage), 0, shape_, dtype_);
+  result.copy_from(*this);
+  return result;
+}
+
+void Tensor::throw_out_of_reach() const {
+  if (!is_abstract()) {
+    throw DeviceTensorError("tensor", fmt::format("the host asked for the elements of a tensor {} {} that lives on a "
+                                                  "device",
+                                                  name_of(dtype_), shape_.to_string()));
+  }
   throw AbstractTensorError("tensor", fmt::format("an abstract tensor {} {} was asked for its elements, which it does "
                                                   "not have",
                                                   name_of(dtype_), shape_.to_string()));

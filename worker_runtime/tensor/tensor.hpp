@@ -21,6 +21,11 @@ class AbstractTensorError : public Error {
   using Error::Error;
 };
 
+// The host asked for elements that live on a device.
+class DeviceTensorError : public Error {
+  using Error::Error;
+};
+
 class Tensor {
  public:
   Tensor() = default;  // undefined: defined() is false
@@ -36,6 +41,8 @@ class Tensor {
 
   bool defined() const noexcept { return storage_ != nullptr; }
   bool is_abstract() const noexcept { return storage_ != nullptr && storage_->is_abstract(); }
+  // Where the elements live; null: in host memory, or nowhere.
+  DeviceMemory* device() const noexcept { return storage_ ? storage_->device() : nullptr; }
   const Shape& shape() const noexcept { return shape_; }
   DType dtype() const noexcept { return dtype_; }
   int rank() const noexcept { return shape_.rank(); }
@@ -53,10 +60,20 @@ class Tensor {
   std::span<T> span() const {
     return {data<T>(), static_cast<std::size_t>(numel())};
   }
-  // nullptr when undefined. Throws AbstractTensorError when abstract.
+  // nullptr when undefined. Throws AbstractTensorError when abstract, DeviceTensorError when on a device.
   std::byte* raw() const {
-    if (is_abstract()) throw_abstract();
+    if (is_abstract() || device() != nullptr) throw_out_of_reach();
     return storage_ ? storage_->data() + offset_ : nullptr;
+  }
+  // For kernels and copies of the device: the address there. Throws AbstractTensorError when abstract.
+  std::byte* device_raw() const {
+    if (is_abstract()) throw_out_of_reach();
+    return storage_ ? storage_->data() + offset_ : nullptr;
+  }
+  template <class T>
+  T* device_data() const {
+    check_dtype(dtype_of<T>);
+    return reinterpret_cast<T*>(device_raw());
   }
   // Whether the first byte lies `bytes` behind the first one of `other`, and whether they share some. Of abstract ones
   // too.
@@ -70,12 +87,16 @@ class Tensor {
   // Rows [start, start + length) of the outermost dimension. Throws ShapeError.
   Tensor narrow(std::int64_t start, std::int64_t length) const;
   void zero() const;  // nothing to do when abstract
-  // Copies the elements of `source` here; shapes and types must be equal, and both abstract or none. Throws ShapeError.
+  // Copies the elements of `source` here, from wherever they live; shapes and types must be equal, and both abstract or
+  // none. Throws ShapeError.
   void copy_from(const Tensor& source) const;
+  // This tensor when the host can read it or it is abstract, otherwise a copy in host memory that no account is charged
+  // for. Waits for the device.
+  Tensor to_host() const;
 
  private:
   void check_dtype(DType asked) const;
-  [[noreturn]] void throw_abstract() const;
+  [[noreturn]] void throw_out_of_reach() const;
   // Where the first byte is, for comparison: in memory, or in an abstract block.
   struct Place {
     const Storage* block;

@@ -6,13 +6,9 @@
 #include <string>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/core/memory_error.hpp"
 
 namespace dtrun::runtime {
-
-// An allocation failed; says what the rank held.
-class MemoryError : public Error {
-  using Error::Error;
-};
 
 // The kind of an error by name, such as "CommError".
 std::string error_kind(const std::exception& error);

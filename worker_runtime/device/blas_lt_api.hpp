@@ -1,0 +1,58 @@
+// The part of cuBLASLt that dtrun calls, as a table of function pointers: filled from the real library
+// (device/libraries.hpp) or by the fake (device/fake/). Values of enumerations are those of cublasLt.h; a test compares
+// them where that header is installed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dtrun::runtime {
+
+namespace blas_lt {
+using Status = int;  // cublasStatus_t; 0 is success
+using Handle = void*;
+using MatmulDesc = void*;
+using MatrixLayout = void*;
+using Preference = void*;
+struct Algo {  // cublasLtMatmulAlgo_t: opaque
+  std::uint64_t data[8];
+};
+struct HeuristicResult {  // cublasLtMatmulHeuristicResult_t
+  Algo algo;
+  std::size_t workspace_bytes;
+  Status state;
+  float waves_count;
+  int reserved[4];
+};
+}  // namespace blas_lt
+
+// Names are those of the library without the prefix "cublasLt".
+struct BlasLtApi {
+  std::size_t (*get_version)();
+  blas_lt::Status (*create)(blas_lt::Handle* handle);
+  blas_lt::Status (*destroy)(blas_lt::Handle handle);
+  blas_lt::Status (*matmul_desc_create)(blas_lt::MatmulDesc* desc, int compute_type, int scale_type);
+  blas_lt::Status (*matmul_desc_destroy)(blas_lt::MatmulDesc desc);
+  blas_lt::Status (*matmul_desc_set_attribute)(blas_lt::MatmulDesc desc, int attribute, const void* value,
+                                               std::size_t bytes);
+  blas_lt::Status (*matrix_layout_create)(blas_lt::MatrixLayout* layout, int type, std::uint64_t rows,
+                                          std::uint64_t cols, std::int64_t ld);
+  blas_lt::Status (*matrix_layout_destroy)(blas_lt::MatrixLayout layout);
+  blas_lt::Status (*matmul_preference_create)(blas_lt::Preference* preference);
+  blas_lt::Status (*matmul_preference_destroy)(blas_lt::Preference preference);
+  blas_lt::Status (*matmul_preference_set_attribute)(blas_lt::Preference preference, int attribute, const void* value,
+                                                     std::size_t bytes);
+  blas_lt::Status (*matmul_algo_get_heuristic)(blas_lt::Handle handle, blas_lt::MatmulDesc desc,
+                                               blas_lt::MatrixLayout a, blas_lt::MatrixLayout b,
+                                               blas_lt::MatrixLayout c, blas_lt::MatrixLayout d,
+                                               blas_lt::Preference preference, int requested,
+                                               blas_lt::HeuristicResult* results, int* returned);
+  blas_lt::Status (*matmul)(blas_lt::Handle handle, blas_lt::MatmulDesc desc, const void* alpha, const void* a,
+                            blas_lt::MatrixLayout a_layout, const void* b, blas_lt::MatrixLayout b_layout,
+                            const void* beta, const void* c, blas_lt::MatrixLayout c_layout, void* d,
+                            blas_lt::MatrixLayout d_layout, const blas_lt::Algo* algo, void* workspace,
+                            std::size_t workspace_bytes, void* stream);
+  const char* (*get_status_string)(blas_lt::Status status);
+};
+
+}  // namespace dtrun::runtime

@@ -1,0 +1,178 @@
+#include "worker_runtime/device/device.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/core/memory_error.hpp"
+#include "worker_runtime/device/error.hpp"
+#include "worker_runtime/kernels/list.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+thread_local std::map<const Device*, Stream*> current_streams;
+
+}  // namespace
+
+bool Event::done() const {
+  if (!handle_) return true;
+  const auto result = device_->cuda().event_query(handle_.get());
+  if (result == cuda::kNotReady) return false;
+  device_->check(result, "event");
+  return true;
+}
+
+Stream::Stream(Device& device, std::string name, int priority) : device_(device), name_(std::move(name)) {
+  device_.check(device_.cuda().set_device(device_.index()), "cudaSetDevice");
+  device_.check(device_.cuda().stream_create(&handle_, priority), "cudaStreamCreateWithPriority");
+}
+
+Stream::~Stream() {
+  device_.cuda().stream_synchronize(handle_);
+  device_.cuda().stream_destroy(handle_);
+}
+
+Event Stream::record() {
+  const auto& cuda = device_.cuda();
+  cuda::EventHandle handle = nullptr;
+  device_.check(cuda.event_create(&handle, false), "cudaEventCreate");
+  Event event(device_, std::shared_ptr<void>(handle, [&cuda](void* made) { cuda.event_destroy(made); }));
+  device_.check(cuda.event_record(handle, handle_), "cudaEventRecord");
+  return event;
+}
+
+void Stream::wait(const Event& event) {
+  if (event.defined()) device_.check(device_.cuda().stream_wait_event(handle_, event.handle()), "cudaStreamWaitEvent");
+}
+
+void Stream::synchronize() { device_.wait(record()); }
+
+// Pinned memory through which the host reads: copies into it do not block the call, so that waiting can be watched.
+class Device::Staging {
+ public:
+  static constexpr std::size_t kBytes = 4 << 20;
+  explicit Staging(const Device& device) : cuda_(device.cuda()) {
+    void* data = nullptr;
+    device.check(cuda_.host_alloc(&data, kBytes), "cudaHostAlloc");
+    data_ = static_cast<std::byte*>(data);
+  }
+  ~Staging() { cuda_.free_host(data_); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+  std::byte* data() const { return data_; }
+
+ private:
+  const cuda::CudaApi& cuda_;
+  std::byte* data_;
+};
+
+Device::Device(const Apis& apis, int index, std::string kind) : apis_(apis), index_(index), kind_(std::move(kind)) {
+  check(cuda().set_device(index), "cudaSetDevice");
+  check(cuda().get_device_properties(&properties_, index), "cudaGetDeviceProperties");
+  compute_ = std::make_unique<Stream>(*this, "compute");
+}
+
+Device::~Device() {
+  compute_.reset();
+  staging_.reset();
+}
+
+void Device::check(cuda::Result result, std::string_view what) const {
+  if (result == cuda::kSuccess) return;
+  const auto text = fmt::format("device {}: {} failed: {} ({})", index_, what, cuda().get_error_name(result),
+                                cuda().get_error_string(result));
+  if (result == cuda::kOutOfMemory) throw MemoryError("device", text);
+  throw DeviceError("device", text);
+}
+
+Stream& Device::current() noexcept {
+  const auto found = current_streams.find(this);
+  return found == current_streams.end() ? *compute_ : *found->second;
+}
+
+void Device::wait(const Event& event) {
+  using namespace std::chrono_literals;
+  // Short steps end within a few queries; longer ones leave the core to others.
+  for (int asked = 0; !event.done(); ++asked) {
+    for (std::size_t i = 0; i < checks_.size(); ++i) {
+      if (const auto check = checks_[i].lock()) (*check)();
+    }
+    if (asked > 64) std::this_thread::sleep_for(std::min(asked * 1us, 200us));
+  }
+}
+
+std::shared_ptr<void> Device::add_check(std::function<void()> check) {
+  auto token = std::make_shared<std::function<void()>>(std::move(check));
+  std::erase_if(checks_, [](const auto& other) { return other.expired(); });
+  checks_.push_back(token);
+  return token;
+}
+
+void Device::launch(int kernel, const void* functor, std::size_t functor_bytes, cuda::LaunchShape shape,
+                    std::span<const cuda::Access> accesses) {
+  const auto result = apis_.kernels->launch(kernel, functor, functor_bytes, shape, accesses.data(), accesses.size(),
+                                            current().handle());
+  if (result != cuda::kSuccess) check(result, fmt::format("launch of {}", kernels::name_of(kernels::KernelId(kernel))));
+}
+
+std::byte* Device::allocate(std::size_t bytes) {
+  void* data = nullptr;
+  const auto result = cuda().malloc(&data, bytes);
+  if (result == cuda::kOutOfMemory) {
+    std::size_t free = 0, total = 0;
+    cuda().mem_get_info(&free, &total);
+    cuda().get_last_error();
+    throw MemoryError("device",
+                      fmt::format("device {} ({}): no room for {}: {} of {} are free", index_, properties_.name,
+                                  bytes_text(static_cast<double>(bytes)), bytes_text(static_cast<double>(free)),
+                                  bytes_text(static_cast<double>(total))));
+  }
+  check(result, "cudaMalloc");
+  return static_cast<std::byte*>(data);
+}
+
+void Device::deallocate(std::byte* data) noexcept { cuda().free(data); }
+
+void Device::zero(std::byte* to, std::size_t bytes) {
+  check(cuda().memset_async(to, 0, bytes, current().handle()), "cudaMemsetAsync");
+}
+
+void Device::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  check(cuda().memcpy_async(to, from, bytes, cuda::CopyKind::device_to_device, current().handle()), "cudaMemcpyAsync");
+}
+
+// From memory that is not pinned the runtime copies before it returns.
+void Device::copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes) {
+  check(cuda().memcpy_async(to, from, bytes, cuda::CopyKind::host_to_device, current().handle()), "cudaMemcpyAsync");
+}
+
+void Device::copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (!staging_) staging_ = std::make_unique<Staging>(*this);
+  for (std::size_t done = 0; done < bytes; done += Staging::kBytes) {
+    const std::size_t part = std::min(Staging::kBytes, bytes - done);
+    check(cuda().memcpy_async(staging_->data(), from + done, part, cuda::CopyKind::device_to_host, current().handle()),
+          "cudaMemcpyAsync");
+    current().synchronize();
+    std::memcpy(to + done, staging_->data(), part);
+  }
+}
+
+StreamGuard::StreamGuard(Stream& stream) : before_(&stream.device().current()), device_(stream.device()) {
+  current_streams[&device_] = &stream;
+}
+
+StreamGuard::~StreamGuard() {
+  if (before_ == &device_.compute()) {
+    current_streams.erase(&device_);
+  } else {
+    current_streams[&device_] = before_;
+  }
+}
+
+}  // namespace dtrun::runtime
