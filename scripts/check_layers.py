@@ -31,6 +31,7 @@ MAY_INCLUDE = {
     W + "core": [R + "base"],
     W + "tensor": [W + "core"],
     W + "kernels": [],
+    W + "kernels/cuda": [W + "kernels", W + "device"],
     W + "device": [W + "tensor", W + "kernels"],
     W + "ops": [W + "tensor", W + "core", W + "device"],
     W + "autograd": [W + "ops"],

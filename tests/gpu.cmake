@@ -1,0 +1,20 @@
+# Tests of the GPU path: device/, ops/gpu/, kernels/cuda/.
+find_path(DTRUN_CUBLASLT_INCLUDE cublasLt.h HINTS ${DTRUN_CUDA_INCLUDE} /usr/local/cuda/include)
+find_path(DTRUN_NCCL_INCLUDE nccl.h HINTS ${DTRUN_CUDA_INCLUDE} /usr/local/cuda/include)
+dtrun_test(test_cuda_libraries integration SKIPS
+  SOURCES unit/worker_runtime/device/library_test.cpp unit/worker_runtime/device/headers_test.cpp
+          integration/worker_runtime/device/cuda_libraries_test.cpp
+  DEPS worker_runtime/device)
+# The headers of the libraries are for one file only: its declarations are compared with theirs.
+set(headers "")
+foreach(library CUBLASLT NCCL)
+  if(DTRUN_${library}_INCLUDE AND DTRUN_CUDA_INCLUDE)
+    list(APPEND headers DTRUN_HAS_${library})
+    target_include_directories(test_cuda_libraries SYSTEM PRIVATE ${DTRUN_${library}_INCLUDE} ${DTRUN_CUDA_INCLUDE})
+  endif()
+endforeach()
+set_source_files_properties(unit/worker_runtime/device/headers_test.cpp PROPERTIES COMPILE_DEFINITIONS "${headers}")
+if(TARGET dtrun_cuda)
+  target_compile_definitions(test_cuda_libraries PRIVATE DTRUN_CUDA_BUILT)
+  add_dependencies(test_cuda_libraries dtrun_cuda)
+endif()
