@@ -71,6 +71,7 @@ struct CudaApi {
   Result (*get_last_error)();
   const char* (*get_error_name)(Result result);
   const char* (*get_error_string)(Result result);
+  void (*name_stream)(StreamHandle stream, const char* name) = nullptr;  // for reports; may be null
 };
 
 // The kernels of libdtrun_cuda.so, or their host twins (kernels/).

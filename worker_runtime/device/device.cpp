@@ -31,6 +31,7 @@ bool Event::done() const {
 Stream::Stream(Device& device, std::string name, int priority) : device_(device), name_(std::move(name)) {
   device_.check(device_.cuda().set_device(device_.index()), "cudaSetDevice");
   device_.check(device_.cuda().stream_create(&handle_, priority), "cudaStreamCreateWithPriority");
+  if (device_.cuda().name_stream != nullptr) device_.cuda().name_stream(handle_, name_.c_str());
 }
 
 Stream::~Stream() {
