@@ -18,3 +18,10 @@ if(TARGET dtrun_cuda)
   target_compile_definitions(test_cuda_libraries PRIVATE DTRUN_CUDA_BUILT)
   add_dependencies(test_cuda_libraries dtrun_cuda)
 endif()
+
+# The simulated accelerator, and Device on it.
+dtrun_test(test_device unit
+  SOURCES unit/worker_runtime/device/device_test.cpp unit/worker_runtime/device/fake/scheduler_test.cpp
+          unit/worker_runtime/device/fake/races_test.cpp unit/worker_runtime/device/fake/memory_test.cpp
+          unit/worker_runtime/device/fake/errors_test.cpp
+  DEPS worker_runtime/device worker_runtime/ops)

@@ -8,7 +8,7 @@
 namespace dtrun::runtime::cuda {
 
 // To be raised with every change of CudaApi, KernelApi or a struct they use.
-inline constexpr std::uint32_t kInterfaceVersion = 1;
+inline constexpr std::uint32_t kInterfaceVersion = 2;
 
 struct CudaLibrary {
   std::uint32_t interface_version;  // first in every version: nothing else may be read when it is another one

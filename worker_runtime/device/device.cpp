@@ -29,7 +29,7 @@ bool Event::done() const {
 }
 
 Stream::Stream(Device& device, std::string name, int priority) : device_(device), name_(std::move(name)) {
-  device_.check(device_.cuda().set_device(device_.index()), "cudaSetDevice");
+  device_.activate();
   device_.check(device_.cuda().stream_create(&handle_, priority), "cudaStreamCreateWithPriority");
   if (device_.cuda().name_stream != nullptr) device_.cuda().name_stream(handle_, name_.c_str());
 }
@@ -41,6 +41,7 @@ Stream::~Stream() {
 
 Event Stream::record() {
   const auto& cuda = device_.cuda();
+  device_.activate();
   cuda::EventHandle handle = nullptr;
   device_.check(cuda.event_create(&handle, false), "cudaEventCreate");
   Event event(device_, std::shared_ptr<void>(handle, [&cuda](void* made) { cuda.event_destroy(made); }));
@@ -74,7 +75,7 @@ class Device::Staging {
 };
 
 Device::Device(const Apis& apis, int index, std::string kind) : apis_(apis), index_(index), kind_(std::move(kind)) {
-  check(cuda().set_device(index), "cudaSetDevice");
+  activate();
   check(cuda().get_device_properties(&properties_, index), "cudaGetDeviceProperties");
   compute_ = std::make_unique<Stream>(*this, "compute");
 }
@@ -83,6 +84,8 @@ Device::~Device() {
   compute_.reset();
   staging_.reset();
 }
+
+void Device::activate() const { check(cuda().set_device(index_), "cudaSetDevice"); }
 
 void Device::check(cuda::Result result, std::string_view what) const {
   if (result == cuda::kSuccess) return;
@@ -117,12 +120,14 @@ std::shared_ptr<void> Device::add_check(std::function<void()> check) {
 
 void Device::launch(int kernel, const void* functor, std::size_t functor_bytes, cuda::LaunchShape shape,
                     std::span<const cuda::Access> accesses) {
+  activate();
   const auto result = apis_.kernels->launch(kernel, functor, functor_bytes, shape, accesses.data(), accesses.size(),
                                             current().handle());
   if (result != cuda::kSuccess) check(result, fmt::format("launch of {}", kernels::name_of(kernels::KernelId(kernel))));
 }
 
 std::byte* Device::allocate(std::size_t bytes) {
+  activate();
   void* data = nullptr;
   const auto result = cuda().malloc(&data, bytes);
   if (result == cuda::kOutOfMemory) {

@@ -85,6 +85,10 @@ class Device final : public DeviceMemory {
   // Throws DeviceError "`what` failed: name (text)" unless `result` is success; MemoryError when memory is missing.
   void check(cuda::Result result, std::string_view what) const;
 
+  // Makes it the runtime's current device of the calling thread: what the runtime makes goes there, and kernels are
+  // launched on streams of the current device only.
+  void activate() const;
+
   // The stream of forward, backward and optimizer; current unless a StreamGuard says otherwise.
   Stream& compute() noexcept { return *compute_; }
   // Of the calling thread.
