@@ -37,8 +37,9 @@ struct FakeCudaConfig {
   int starved = 1;  // streams are numbered from 1 in the order of their creation; 0: those of null handles
   int major = 9, minor = 0;
   bool check_races = true;
-  bool strict_free = false;   // memory that was not waited for is a race, though cudaFree waits
-  bool keep_history = false;  // for history()
+  bool strict_free = false;     // memory that was not waited for is a race, though cudaFree waits
+  bool keep_history = false;    // for history()
+  bool protection_keys = true;  // guard memory with them where the machine has them, otherwise by page rights
 
   // "devices=2,memory=1GiB,seed=7,strategy=starve:3,races=off,free=strict,capability=8.0", all optional. Throws
   // UsageError.

@@ -1,12 +1,8 @@
 #include "worker_runtime/device/fake/memory.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
-
-#include "rendezvous/base/error.hpp"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -17,7 +13,6 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kTail = 256;  // behind each block
-constexpr std::size_t kPage = 4096;
 constexpr int kFill = 0xFF;
 constexpr int kTailFill = 0xA5;
 
@@ -38,18 +33,12 @@ void open_tail([[maybe_unused]] const std::byte* data, [[maybe_unused]] std::siz
 }  // namespace
 
 // Twice the addresses, so that holes between blocks do not make it full before its time.
-GuardedMemory::GuardedMemory(std::size_t capacity)
-    : capacity_(capacity), reserved_(round_up(2 * capacity + (std::size_t{1} << 24), kPage)) {
-  void* const mapped = mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw_errno("fake-cuda", "addresses of a device");
-  base_ = static_cast<std::byte*>(mapped);
-  free_.emplace(0, reserved_);
+GuardedMemory::GuardedMemory(std::size_t capacity, bool keys)
+    : space_(2 * capacity + (std::size_t{1} << 24), keys), capacity_(capacity) {
+  free_.emplace(0, space_.size());
 }
 
-GuardedMemory::~GuardedMemory() {
-  open_tail(base_, high_);
-  munmap(base_, reserved_);
-}
+GuardedMemory::~GuardedMemory() { open_tail(space_.data(), high_); }
 
 std::size_t GuardedMemory::take(std::size_t bytes) {
   for (auto at = free_.begin(); at != free_.end(); ++at) {
@@ -59,7 +48,7 @@ std::size_t GuardedMemory::take(std::size_t bytes) {
     if (length > bytes) free_.emplace(offset + bytes, length - bytes);
     return offset;
   }
-  return reserved_;
+  return space_.size();
 }
 
 std::byte* GuardedMemory::allocate(std::size_t bytes) {
@@ -67,10 +56,10 @@ std::byte* GuardedMemory::allocate(std::size_t bytes) {
   const std::size_t rounded = round_up(bytes, kAlignment);
   if (rounded > capacity_ - std::min(used_, capacity_)) return nullptr;
   const std::size_t offset = take(rounded + kTail);
-  if (offset == reserved_) return nullptr;
+  if (offset == space_.size()) return nullptr;
   used_ += rounded;
   high_ = std::max(high_, offset + rounded + kTail);
-  std::byte* const data = base_ + offset;
+  std::byte* const data = space_.data() + offset;
   blocks_.emplace(data, Block{bytes, ++allocations_});
   open();
   open_tail(data, rounded + kTail);
@@ -84,12 +73,12 @@ std::byte* GuardedMemory::allocate(std::size_t bytes) {
 bool GuardedMemory::release(const std::byte* data) {
   const auto block = blocks_.find(data);
   const std::size_t bytes = block->second.bytes, rounded = round_up(bytes, kAlignment);
-  auto offset = static_cast<std::size_t>(data - base_);
+  auto offset = static_cast<std::size_t>(data - space_.data());
   std::size_t length = rounded + kTail;
   open();
   open_tail(data, length);
   const bool intact = std::all_of(data + bytes, data + length, [](std::byte b) { return b == std::byte{kTailFill}; });
-  std::memset(base_ + offset, kFill, length);
+  std::memset(space_.data() + offset, kFill, length);
   close_tail(data, length);
   close();
   blocks_.erase(block);
@@ -115,17 +104,7 @@ GuardedMemory::Blocks::const_iterator GuardedMemory::block_before(const std::byt
 
 bool GuardedMemory::owns(const void* data) const {
   const auto* const byte = static_cast<const std::byte*>(data);
-  return byte >= base_ && byte < base_ + reserved_;
-}
-
-void GuardedMemory::open() {
-  ++openers_;
-  if (high_ != 0 && mprotect(base_, round_up(high_, kPage), PROT_READ | PROT_WRITE) != 0)
-    throw_errno("fake-cuda", "opening the memory of a device");
-}
-
-void GuardedMemory::close() {
-  if (--openers_ == 0 && high_ != 0) mprotect(base_, round_up(high_, kPage), PROT_NONE);
+  return byte >= space_.data() && byte < space_.data() + space_.size();
 }
 
 }  // namespace dtrun::runtime::fake

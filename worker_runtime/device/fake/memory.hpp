@@ -5,15 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <string>
+
+#include "worker_runtime/device/fake/guarded_space.hpp"
 
 namespace dtrun::runtime::fake {
 
 // Blocks are 256-byte aligned, filled with 0xFF when they are given out and taken back (NaN as float), and followed by
-// bytes that must not change. Throws SystemError when there are no addresses to be had.
+// bytes that must not change.
 class GuardedMemory {
  public:
-  explicit GuardedMemory(std::size_t capacity);
+  GuardedMemory(std::size_t capacity, bool keys);
   GuardedMemory(const GuardedMemory&) = delete;
   GuardedMemory& operator=(const GuardedMemory&) = delete;
   ~GuardedMemory();
@@ -36,17 +37,16 @@ class GuardedMemory {
   std::size_t capacity() const { return capacity_; }
   std::size_t used() const { return used_; }  // blocks rounded up to 256
 
-  // Calls nest. While open, every thread can touch it.
-  void open();
-  void close();
+  // As GuardedSpace.
+  void open() { space_.open(high_); }
+  void close() { space_.close(); }
 
  private:
   std::size_t take(std::size_t bytes);  // a place for them, by first fit
-  std::byte* base_ = nullptr;
-  std::size_t capacity_, reserved_;
+  GuardedSpace space_;
+  std::size_t capacity_;
   std::size_t used_ = 0;
   std::size_t high_ = 0;  // bytes that were ever in use
-  int openers_ = 0;
   std::uint64_t allocations_ = 0;
   Blocks blocks_;
   std::map<std::size_t, std::size_t> free_;  // offset to length

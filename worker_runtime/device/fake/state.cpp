@@ -20,11 +20,11 @@ FakeCuda::FakeCuda(const FakeCudaConfig& given)
                         .failed =
                             [this](const FakeStream& stream, const std::string& operation, const std::string& why) {
                               end(stream.device, kLaunchFailure,
-                                  fmt::format("{} on {}: {}", operation, describe(stream), why));
+                                  fmt::format("{} of {}: {}", operation, describe(stream), why));
                             }}) {
   for (int i = 0; i < config.devices; ++i) {
     auto& device = devices.emplace_back();
-    device.memory = std::make_unique<GuardedMemory>(config.memory_bytes);
+    device.memory = std::make_unique<GuardedMemory>(config.memory_bytes, config.protection_keys);
   }
   for (int i = 0; i < config.devices; ++i) {
     devices[static_cast<std::size_t>(i)].own_stream = scheduler.add(i, participants_++, true);
@@ -99,7 +99,7 @@ cuda::Result FakeCuda::enqueue(Lock& lock, FakeStream& stream, Operation operati
     const auto begin = reinterpret_cast<std::uintptr_t>(access.data);
     if (!is_live(access.data, access.bytes, stream.device)) {
       end(stream.device, kIllegalAddress,
-          fmt::format("{} on {} {} {}, which no block of device {} holds", label->operation, label->participant,
+          fmt::format("{} of {} {} {}, which no block of device {} holds", label->operation, label->participant,
                       access.writes ? "writes" : "reads", describe(begin, begin + access.bytes), stream.device));
       return kIllegalAddress;
     }

@@ -149,6 +149,27 @@ TEST_CASE("device: a missing wait is a DeviceError that says which") {
                  Contains("stream 2 \"gather\" must wait for an event recorded on stream 1 \"compute\""));
 }
 
+TEST_CASE(
+    "device: a block that an arena gives out again belongs to the stream of its last work, until something waits") {
+  for (const bool waits : {true, false}) {
+    Place place(1);
+    Stream gather(*place.device, "gather");
+    const std::byte* before = nullptr;
+    {
+      const Tensor x = place.empty({100});
+      before = x.device_raw();
+      x.zero();
+    }
+    const Event used = place.device->compute().record();
+    const Tensor y = place.empty({100});
+    REQUIRE(y.device_raw() == before);
+    if (waits) gather.wait(used);
+    const StreamGuard guard(gather);
+    CHECK((said([&] { y.zero(); }) == "nothing") == waits);
+    CHECK(fake::races().size() == (waits ? 0 : 1));
+  }
+}
+
 TEST_CASE("device: waiting calls the checks, which end it") {
   Place place(1);
   Device& device = *place.device;

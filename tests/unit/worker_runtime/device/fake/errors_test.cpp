@@ -46,11 +46,11 @@ TEST_CASE("fake config: every part of the variable is read, and what is wrong is
 TEST_CASE("fake errors: the n-th call fails as the script says, the others do not") {
   Accelerator accelerator(config_of(1));
   TestStream stream;
-  fake::fail("event_create", 2, 999);
+  fake::fail("event_create", 2, 3);
   TestEvent first;
   cuda::EventHandle second = nullptr;
-  CHECK(api().event_create(&second, false) == 999);
-  CHECK(api().get_last_error() == 999);
+  CHECK(api().event_create(&second, false) == 3);
+  CHECK(api().get_last_error() == 3);
   TestEvent third;
   fake::fail("malloc", 1, cuda::kOutOfMemory);
   void* data = nullptr;

@@ -1,9 +1,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <thread>
 
 #include "tests/unit/worker_runtime/device/fake/support.hpp"
 
@@ -29,17 +31,47 @@ int signal_of(Body body) {
 }  // namespace
 
 TEST_CASE("fake memory: the host faults when it touches it, before and after operations ran") {
-  Accelerator accelerator(config_of(1));
-  TestStream stream;
-  Floats x(64);
-  volatile float* const data = x.data;
-  CHECK(signal_of([&] { (void)data[0]; }) == SIGSEGV);
-  CHECK(signal_of([&] { data[0] = 1; }) == SIGSEGV);
-  ok(set(x, 0, stream.handle));
-  ok(api().stream_synchronize(stream.handle));
-  CHECK(signal_of([&] { (void)data[0]; }) == SIGSEGV);
-  CHECK(signal_of([] {}) == 0);
-  CHECK(x.values() == std::vector<float>(64));
+  for (const bool keys : {true, false}) {
+    auto config = config_of(1);
+    config.protection_keys = keys;
+    Accelerator accelerator(config);
+    TestStream stream;
+    Floats x(64);
+    volatile float* const data = x.data;
+    CHECK(signal_of([&] { (void)data[0]; }) == SIGSEGV);
+    CHECK(signal_of([&] { data[0] = 1; }) == SIGSEGV);
+    ok(set(x, 0, stream.handle));
+    ok(api().stream_synchronize(stream.handle));
+    CHECK(signal_of([&] { (void)data[0]; }) == SIGSEGV);
+    CHECK(signal_of([] {}) == 0);
+    CHECK(x.values() == std::vector<float>(64));
+  }
+}
+
+TEST_CASE("fake memory: operations run on any thread, also on those older than the device, and other threads fault") {
+  for (const bool keys : {true, false}) {
+    auto config = config_of(1);
+    config.protection_keys = keys;
+    std::atomic<bool> made = false;
+    std::vector<float> seen;
+    int caught = 0;
+    const Floats* shared = nullptr;
+    std::thread older([&] {
+      while (!made) std::this_thread::yield();
+      caught = signal_of([&] { (void)*const_cast<volatile float*>(shared->data); });
+      seen = shared->values();
+    });
+    Accelerator accelerator(config);
+    Floats x(64);
+    TestStream stream;
+    ok(set(x, 0, stream.handle));
+    ok(api().stream_synchronize(stream.handle));
+    shared = &x;
+    made = true;
+    older.join();
+    CHECK(caught == SIGSEGV);
+    CHECK(seen == std::vector<float>(64));
+  }
 }
 
 TEST_CASE("fake memory: fresh and reused blocks hold NaN") {
