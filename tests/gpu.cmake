@@ -25,3 +25,7 @@ dtrun_test(test_device unit
           unit/worker_runtime/device/fake/races_test.cpp unit/worker_runtime/device/fake/memory_test.cpp
           unit/worker_runtime/device/fake/errors_test.cpp
   DEPS worker_runtime/device worker_runtime/ops)
+
+dtrun_test(test_gpu_linear unit
+  SOURCES unit/worker_runtime/ops/gpu/linear_test.cpp unit/worker_runtime/ops/gpu/fake_blas_lt_test.cpp
+  DEPS worker_runtime/ops)

@@ -13,6 +13,7 @@ using Status = int;  // cublasStatus_t
 inline constexpr Status ok = 0;
 inline constexpr Status not_initialized = 1;
 inline constexpr Status invalid_value = 7;
+inline constexpr Status execution_failed = 13;
 inline constexpr Status not_supported = 15;
 using Handle = void*;
 using MatmulDesc = void*;

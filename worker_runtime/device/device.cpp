@@ -10,6 +10,7 @@
 
 #include "worker_runtime/core/memory_account.hpp"
 #include "worker_runtime/core/memory_error.hpp"
+#include "worker_runtime/device/blas_lt.hpp"
 #include "worker_runtime/device/error.hpp"
 #include "worker_runtime/kernels/list.hpp"
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +24,7 @@
 namespace dtrun::runtime {
 
 struct BlasLtApi;
+class BlasLt;
 class Device;
 
 // A place in the order of a stream. A value; copies share it. Empty until recorded.
@@ -93,6 +95,8 @@ class Device final : public DeviceMemory {
   Stream& compute() noexcept { return *compute_; }
   // Of the calling thread.
   Stream& current() noexcept;
+  // Matrix products (device/blas_lt.hpp); made by the first call. Throws DeviceError when they are not to be had.
+  BlasLt& blas_lt();
 
   // Blocks until `event`. Calls every check of add_check() meanwhile, so that a collective that will never end is an
   // error and no hang. Throws what a check throws, and DeviceError.
@@ -122,6 +126,8 @@ class Device final : public DeviceMemory {
   std::vector<std::weak_ptr<std::function<void()>>> checks_;
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Stream> compute_;
+  std::mutex blas_lt_mutex_;
+  std::unique_ptr<BlasLt> blas_lt_;
 };
 
 // Makes a stream the current one of this thread for its device, until the guard dies.

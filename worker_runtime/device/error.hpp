@@ -10,4 +10,9 @@ class DeviceError : public Error {
   using Error::Error;
 };
 
+// There is no such accelerator here: no driver, one that is too old, or no device.
+class NoDeviceError : public DeviceError {
+  using DeviceError::DeviceError;
+};
+
 }  // namespace dtrun::runtime

@@ -88,7 +88,7 @@ Library open_cudnn() {
 
 int checked_device_count(const cuda::CudaApi& cuda, cuda::Result result, int count) {
   const auto fail = [](const std::string& why) {
-    throw DeviceError("device", fmt::format("no GPU here: {}; {}", why, kWithout));
+    throw NoDeviceError("device", fmt::format("no GPU here: {}; {}", why, kWithout));
   };
   int driver = 0, runtime = 0;
   if (result == cuda::kInsufficientDriver) {

@@ -22,8 +22,8 @@ const BlasLtApi& blas_lt_library();
 // An open libcudnn, which nothing of dtrun calls yet.
 Library open_cudnn();
 
-// How many devices CUDA_VISIBLE_DEVICES leaves to this process, one or more. Throws DeviceError when there is none,
-// naming the reason: no driver, one that is too old, no GPU.
+// How many devices CUDA_VISIBLE_DEVICES leaves to this process, one or more. Throws NoDeviceError when there is
+// none, naming the reason: no driver, one that is too old, no GPU.
 int cuda_device_count();
 // Device `index` of these. Throws DeviceError when there is no such one, it is older than compute capability 8.0, or a
 // library is missing.

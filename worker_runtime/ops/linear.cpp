@@ -5,6 +5,7 @@
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
 #include "worker_runtime/ops/gemm.hpp"
+#include "worker_runtime/ops/gpu/linear.hpp"
 #include "worker_runtime/ops/threads.hpp"
 
 namespace dtrun::runtime::ops {
@@ -24,7 +25,9 @@ void forward(std::string_view op, const Tensor& x, const Tensor& weight, const T
   expect_shape(op, "weight", weight, weight_shape(in.columns, out.columns, layout));
   if (bias.defined()) expect_shape(op, "bias", bias, Shape{out.columns});
   if (gelu_out.defined()) expect_rows(op, "gelu output", gelu_out, in.rows, out.columns);
-  if (are_abstract(op, x, weight, bias, y, gelu_out)) return;
+  const Where place = where_are(op, x, weight, bias, y, gelu_out);
+  if (place == Where::device) gpu::linear_forward(x, weight, bias, layout, y, gelu_out);
+  if (place != Where::host) return;
   gemm({.m = in.rows,
         .n = out.columns,
         .k = in.columns,
@@ -60,7 +63,9 @@ void linear_backward_input(const Tensor& dy, const Tensor& weight, WeightLayout 
   const Rows in = rows_of("linear_backward_input", "dx", dx);
   expect_rows("linear_backward_input", "dx", dx, out.rows, in.columns);
   expect_shape("linear_backward_input", "weight", weight, weight_shape(in.columns, out.columns, layout));
-  if (are_abstract("linear_backward_input", dy, weight, dx)) return;
+  const Where place = where_are("linear_backward_input", dy, weight, dx);
+  if (place == Where::device) gpu::linear_backward_input(dy, weight, layout, dx);
+  if (place != Where::host) return;
   gemm({.m = out.rows,
         .n = in.columns,
         .k = out.columns,
@@ -77,7 +82,9 @@ void linear_backward_weight(const Tensor& x, const Tensor& dy, WeightLayout layo
   expect_rows("linear_backward_weight", "dy", dy, in.rows, out.columns);
   expect_shape("linear_backward_weight", "dweight", dweight, weight_shape(in.columns, out.columns, layout));
   if (dbias.defined()) expect_shape("linear_backward_weight", "dbias", dbias, Shape{out.columns});
-  if (are_abstract("linear_backward_weight", x, dy, dweight, dbias)) return;
+  const Where place = where_are("linear_backward_weight", x, dy, dweight, dbias);
+  if (place == Where::device) gpu::linear_backward_weight(x, dy, layout, dweight, dbias);
+  if (place != Where::host) return;
   const bool in_out = layout == WeightLayout::in_out;
   const bool sums_while_packing = dbias.defined() && in_out && in.columns > 0;
   gemm({.m = in_out ? in.columns : out.columns,
@@ -120,7 +127,9 @@ void matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b
   const std::int64_t n = transpose_b ? of_b.rows : of_b.columns;
   expect_shape("matmul", "b", b, transpose_b ? Shape{n, k} : Shape{k, n});
   expect_shape("matmul", "c", c, Shape{m, n});
-  if (are_abstract("matmul", a, b, c)) return;
+  const Where place = where_are("matmul", a, b, c);
+  if (place == Where::device) gpu::matmul(a, transpose_a, b, transpose_b, c);
+  if (place != Where::host) return;
   gemm({.m = m,
         .n = n,
         .k = k,

@@ -31,6 +31,7 @@ static_assert(std::is_pointer_v<cublasLtHandle_t> && std::is_pointer_v<cublasLtM
               std::is_pointer_v<cublasLtMatrixLayout_t> && std::is_pointer_v<cublasLtMatmulPreference_t>);
 static_assert(blas_lt::ok == CUBLAS_STATUS_SUCCESS && blas_lt::not_initialized == CUBLAS_STATUS_NOT_INITIALIZED);
 static_assert(blas_lt::invalid_value == CUBLAS_STATUS_INVALID_VALUE);
+static_assert(blas_lt::execution_failed == CUBLAS_STATUS_EXECUTION_FAILED);
 static_assert(blas_lt::not_supported == CUBLAS_STATUS_NOT_SUPPORTED);
 static_assert(int(blas_lt::Type::f32) == CUDA_R_32F && int(blas_lt::Type::bf16) == CUDA_R_16BF);
 static_assert(int(blas_lt::Compute::f32) == CUBLAS_COMPUTE_32F);
