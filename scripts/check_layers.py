@@ -35,7 +35,7 @@ MAY_INCLUDE = {
     W + "device": [W + "tensor", W + "kernels"],
     W + "ops": [W + "tensor", W + "core", W + "device"],
     W + "autograd": [W + "ops"],
-    W + "nn": [W + "autograd", W + "mesh", W + "comm"],
+    W + "nn": [W + "autograd", W + "mesh", W + "comm", W + "device"],
     W + "optim": [W + "nn"],
     W + "comm": [W + "tensor", W + "device", R + "client", R + "contract"],
     W + "mesh": [W + "comm", W + "autograd"],

@@ -21,7 +21,9 @@ TensorHash::~TensorHash() = default;
 
 void TensorHash::add(const std::string& name, const Tensor& tensor) {
   XXH64_update(state_->xxh.get(), name.c_str(), name.size() + 1);
-  if (tensor.bytes() != 0) XXH64_update(state_->xxh.get(), tensor.raw(), tensor.bytes());
+  if (tensor.bytes() == 0) return;
+  const Tensor here = tensor.to_host();
+  XXH64_update(state_->xxh.get(), here.raw(), here.bytes());
 }
 
 std::uint64_t TensorHash::value() const { return XXH64_digest(state_->xxh.get()); }

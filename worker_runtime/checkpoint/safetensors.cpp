@@ -108,6 +108,11 @@ void SafetensorsReader::read_elements(std::string_view name, std::uint64_t first
     throw Error("checkpoint", fmt::format("elements {} to {} of tensor \"{}\" of \"{}\", which has {}", first,
                                           first + count, name, path_, numel));
   }
+  if (destination.device() != nullptr) {
+    const Tensor read = Tensor::on_host(destination.shape(), destination.dtype());
+    read_elements(name, first, read);
+    return destination.copy_from(read);
+  }
   const std::size_t size = safetensors_element_size(source.dtype);
   const std::uint64_t start = data_start_ + source.begin + first * size;
   if (source.dtype == safetensors_dtype(destination.dtype())) {
@@ -141,7 +146,8 @@ void SafetensorsWriter::write(const Tensor& tensor) {
   DTRUN_ASSERT(next_ < tensors_.size());
   const auto& described = tensors_[next_++];
   DTRUN_ASSERT(tensor.dtype() == described.dtype && tensor.shape() == described.shape);
-  file_.write({tensor.raw(), tensor.bytes()});
+  const Tensor here = tensor.to_host();
+  file_.write({here.raw(), here.bytes()});
 }
 
 void SafetensorsWriter::commit() {

@@ -29,6 +29,12 @@ bool Event::done() const {
   return true;
 }
 
+Clock::duration Event::since(const Event& before) const {
+  float milliseconds = 0;
+  device_->check(device_->cuda().event_elapsed_time(&milliseconds, before.handle(), handle()), "cudaEventElapsedTime");
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<float, std::milli>(milliseconds));
+}
+
 Stream::Stream(Device& device, std::string name, int priority) : device_(device), name_(std::move(name)) {
   device_.activate();
   device_.check(device_.cuda().stream_create(&handle_, priority), "cudaStreamCreateWithPriority");
@@ -40,11 +46,11 @@ Stream::~Stream() {
   device_.cuda().stream_destroy(handle_);
 }
 
-Event Stream::record() {
+Event Stream::record(bool timed) {
   const auto& cuda = device_.cuda();
   device_.activate();
   cuda::EventHandle handle = nullptr;
-  device_.check(cuda.event_create(&handle, false), "cudaEventCreate");
+  device_.check(cuda.event_create(&handle, timed), "cudaEventCreate");
   Event event(device_, std::shared_ptr<void>(handle, [&cuda](void* made) { cuda.event_destroy(made); }));
   device_.check(cuda.event_record(handle, handle_), "cudaEventRecord");
   return event;

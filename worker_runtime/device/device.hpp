@@ -34,6 +34,8 @@ class Event {
   bool defined() const noexcept { return handle_ != nullptr; }
   // Whether everything before it has run. Throws DeviceError when some of that failed.
   bool done() const;
+  // From `before` to this event, both recorded with times and done. Throws DeviceError.
+  Clock::duration since(const Event& before) const;
   cuda::EventHandle handle() const noexcept { return handle_.get(); }
 
  private:
@@ -55,7 +57,8 @@ class Stream {
   const std::string& name() const noexcept { return name_; }
   cuda::StreamHandle handle() const noexcept { return handle_; }
 
-  Event record();
+  // `timed`: for Event::since().
+  Event record(bool timed = false);
   // What is given to this stream from now on runs after `event`. Does not block; nothing for an empty event.
   void wait(const Event& event);
   // Blocks until everything given so far has run, as Device::wait does.

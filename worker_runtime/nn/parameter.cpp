@@ -63,6 +63,11 @@ Parameter::GradSlot Parameter::grad_slot() {
 }
 
 void Parameter::fill_initial(std::uint64_t seed, const Tensor& out, ops::GlobalIndex where) const {
+  if (out.device() != nullptr) {
+    const Tensor values = Tensor::on_host(out.shape(), out.dtype());
+    fill_initial(seed, values, where);
+    return out.copy_from(values);
+  }
   switch (init_.kind) {
     case Init::Kind::zeros:
       ops::fill(out, 0.0F);

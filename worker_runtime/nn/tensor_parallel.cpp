@@ -89,9 +89,14 @@ Range TensorParallel::sequence_range(std::int64_t places) const {
 
 template <class Communicate>
 void TensorParallel::spend(Communicate&& communicate) {
-  const auto start = Clock::now();
+  watch_.start();
   communicate();
-  time_spent_ += Clock::now() - start;
+  watch_.stop(time_spent_);
+}
+
+Clock::duration TensorParallel::time_spent() {
+  watch_.collect();
+  return time_spent_;
 }
 
 void TensorParallel::sum(const Tensor& x) {

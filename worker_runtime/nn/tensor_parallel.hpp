@@ -9,6 +9,7 @@
 #include "rendezvous/base/clock.hpp"
 #include "worker_runtime/autograd/tape.hpp"
 #include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/device/stopwatch.hpp"
 #include "worker_runtime/nn/parameter.hpp"
 
 namespace dtrun::runtime {
@@ -17,7 +18,8 @@ namespace dtrun::runtime {
 class TensorParallel {
  public:
   // `sequence`: between the cut layers each rank has a part of the sequence instead of all of it.
-  TensorParallel(ProcessGroup& group, bool sequence) : group_(group), sequence_(sequence) {}
+  TensorParallel(ProcessGroup& group, bool sequence, Device* device = nullptr)
+      : group_(group), sequence_(sequence), watch_(device) {}
 
   int rank() const noexcept { return group_.rank(); }
   int size() const noexcept { return group_.size(); }
@@ -33,8 +35,8 @@ class TensorParallel {
   Tensor gather_sequence(const Tensor& x, MemoryTag tag);
   // The sum over ranks of x[B, T, ...] -> this rank's places of it.
   Tensor scatter_sum(const Tensor& x, MemoryTag tag);
-  // Since construction, in these calls: work and waiting for the others.
-  Clock::duration time_spent() const noexcept { return time_spent_; }
+  // Since construction, in these calls: work and waiting for the others. On a device to be asked when that is done.
+  Clock::duration time_spent();
 
  private:
   template <class Communicate>
@@ -42,6 +44,7 @@ class TensorParallel {
 
   ProcessGroup& group_;
   bool sequence_;
+  Stopwatch watch_;
   Clock::duration time_spent_{};
 };
 

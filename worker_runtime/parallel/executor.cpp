@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/device/device.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/optim/clip.hpp"
 #include "worker_runtime/parallel/calls.hpp"
@@ -21,7 +22,7 @@ constexpr std::array kDataAxes = {1, 2};  // dp and fsdp of MeshAxes::shape()
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 void add_squares(SquareSum& squares, const Tensor& gradients) {
-  if (!gradients.is_abstract()) squares.add(gradients.span<float>());
+  if (!gradients.is_abstract()) squares.add(gradients.to_host().span<float>());
 }
 
 }  // namespace
@@ -31,17 +32,19 @@ DeviceMesh make_mesh(ProcessGroup& world, const MeshAxes& axes) {
   return init_device_mesh(world, shape.extents(), shape.names());
 }
 
-StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh, MemoryAccount& account)
+StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh, MemoryAccount& account,
+                           Device* device)
     : model_(model),
       program_(std::move(program)),
       mesh_(mesh),
       account_(account),
+      device_(device),
       world_(mesh.all()),
       data_(mesh.group(kDataAxes)),
-      param_arena_(MemoryTag::param, account),
-      grad_arena_(MemoryTag::grad, account),
-      activation_arena_(MemoryTag::activation, account),
-      work_arena_(MemoryTag::work, account),
+      param_arena_(MemoryTag::param, account, device),
+      grad_arena_(MemoryTag::grad, account, device),
+      activation_arena_(MemoryTag::activation, account, device),
+      work_arena_(MemoryTag::work, account, device),
       works_(program_.buffers.size()),
       narrow_sums_(program_.buffers.size()),
       micro_batch_of_gradients_(program_.model.units.size(), 0) {
@@ -67,7 +70,7 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
   add_group(data_);
   for (int axis = 0; axis < mesh.shape().axes(); ++axis) add_group(mesh.group(axis));
   if (program_.config.axes.tp > 1) {
-    tensor_parallel_.emplace(mesh_.group("tp"), program_.config.sequence_parallel);
+    tensor_parallel_.emplace(mesh_.group("tp"), program_.config.sequence_parallel, device_);
     context_.tensor_parallel = &*tensor_parallel_;
   }
   if (norm_ != nullptr) add_group(*norm_);
@@ -201,6 +204,7 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
       flight.inputs.resize(flight.tapes.size());
     }
   }
+  watch_.reset();
   std::ranges::fill(slot_of_, -1);
   ops::fill(metric(kMetricLoss), 0.0F);
   ops::fill(metric(kMetricStop), input.want_stop ? 1.0F : 0.0F);
@@ -222,12 +226,22 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
     }
   }
   if (copies_.defined()) bind_values(values_);
+  read_metrics(input, result);
   result.tensor_parallel = spent() - spent_before;
-  const auto total = static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches;
-  if (buffers_.back().is_abstract()) return result;
-  result.loss = static_cast<double>(*metric(kMetricLoss).data<float>()) / total;
-  result.stop = *metric(kMetricStop).data<float>() > 0;
   return result;
+}
+
+// The one place where the host waits for all of a step.
+void StepExecutor::read_metrics(const StepInput& input, StepResult& result) {
+  if (buffers_.back().is_abstract()) return;
+  const auto where = [&] { return fmt::format("rank {}, step {}, end of the step", program_.rank, input.step); };
+  with_place(where, [&] {
+    const Tensor metrics = buffers_.back().to_host();
+    const auto total = static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches;
+    result.loss = static_cast<double>(metrics.span<float>()[kMetricLoss]) / total;
+    result.stop = metrics.span<float>()[kMetricStop] > 0;
+    watch_.collect();
+  });
 }
 
 Tensor StepExecutor::metric(Metric metric) const {
@@ -235,8 +249,8 @@ Tensor StepExecutor::metric(Metric metric) const {
 }
 
 void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& optimizer, StepResult& result) {
-  const auto start = Clock::now();
-  const auto spend = [&](Clock::duration& time) { time += Clock::now() - start; };
+  watch_.start();
+  const auto spend = [&](Clock::duration& time) { watch_.stop(time); };
   switch (action.kind) {
     case ActionKind::broadcast:
       DTRUN_ASSERT(!"a set-up action in a step");
@@ -460,13 +474,18 @@ SquareSum StepExecutor::squares_of_all_ranks() {
   constexpr auto kSize = static_cast<std::int64_t>(sizeof(SquareSum));
   const auto mine = Tensor::empty(Shape{kSize}, DType::u8, work_arena_);
   const auto all = Tensor::empty(Shape{kSize * norm_->size()}, DType::u8, work_arena_);
-  if (!mine.is_abstract()) std::memcpy(mine.raw(), &own, sizeof own);
+  if (!mine.is_abstract()) {
+    const auto here = Tensor::on_host(mine.shape(), DType::u8);
+    std::memcpy(here.raw(), &own, sizeof own);
+    mine.copy_from(here);
+  }
   norm_->all_gather(all, mine);
   if (all.is_abstract()) return own;
+  const auto gathered = all.to_host();
   SquareSum squares;
   for (int rank = 0; rank < norm_->size(); ++rank) {
     SquareSum other;
-    std::memcpy(&other, all.raw() + at(rank) * sizeof other, sizeof other);
+    std::memcpy(&other, gathered.raw() + at(rank) * sizeof other, sizeof other);
     squares.merge(other);
   }
   return squares;

@@ -12,6 +12,7 @@
 #include "rendezvous/base/clock.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/core/arena.hpp"
+#include "worker_runtime/device/stopwatch.hpp"
 #include "worker_runtime/mesh/device_mesh.hpp"
 #include "worker_runtime/nn/module.hpp"
 #include "worker_runtime/nn/tensor_parallel.hpp"
@@ -22,6 +23,8 @@
 #include "worker_runtime/parallel/transfers.hpp"
 
 namespace dtrun::runtime {
+
+class Device;
 
 // What may change from step to step.
 struct StepInput {
@@ -39,7 +42,8 @@ struct StepResult {
   double loss = 0;       // mean over all micro-batches of all ranks; the same on every rank
   double grad_norm = 0;  // of the averaged gradient, before clipping
   bool stop = false;     // some rank wants to stop: all ranks see it in the same step
-  // `comm` is what the program waited for communication, not what ran beside it.
+  // `comm` is what the program waited for communication, not what ran beside it. On a device: times of its stream
+  // "compute", which are known when the step is done.
   Clock::duration forward{}, backward{}, comm{}, optimizer{};
   Clock::duration tensor_parallel{};  // of forward and backward: between the ranks that share every layer
   double forward_flops = 0;           // of this rank, over all micro-batches
@@ -49,7 +53,9 @@ struct StepResult {
 // The mesh of a job. Collective over `world`; throws UsageError unless its size is the product of the axes.
 DeviceMesh make_mesh(ProcessGroup& world, const MeshAxes& axes);
 
-// Used by one thread. The model, the groups of the mesh and the account outlive it. An action that fails throws the
+// Used by one thread. The model, the groups of the mesh, the account and the device outlive it. On a device everything
+// is there, batches too, and calls return before the device has done what they ask for: the host waits for it once in a
+// step, and once for the norm of the gradient. An action that fails throws the
 // error of its cause with "rank, step, action" in front (errors of the group carry them already); the executor is of no
 // use afterwards.
 class StepExecutor {
@@ -57,7 +63,8 @@ class StepExecutor {
   // Allocates parameters (undefined values) and gradients, and binds them. The program must be the one of this model
   // and of the rank of the mesh, which has the axes of the program (make_mesh). With the axis tp the model was cut for
   // this rank by parallelize().
-  StepExecutor(Model& model, Program program, const DeviceMesh& mesh, MemoryAccount& account);
+  // `device`: that of the groups; null: host memory.
+  StepExecutor(Model& model, Program program, const DeviceMesh& mesh, MemoryAccount& account, Device* device = nullptr);
   StepExecutor(const StepExecutor&) = delete;
   StepExecutor& operator=(const StepExecutor&) = delete;
   ~StepExecutor();
@@ -75,8 +82,8 @@ class StepExecutor {
   // between which they are split.
   void with_whole_parameters(const std::function<void()>& use, bool changes = false);
   // Every parameter of the model with its whole values, on every rank and in the order of `order` (of all parameters):
-  // to save or hash them. Those of other ranks are there one unit or parameter at a time. Collective over all ranks. An
-  // error of `visit` is thrown when all ranks are done.
+  // to save or hash them, in host memory. Those of other ranks are there one unit or parameter at a time. Collective
+  // over all ranks. An error of `visit` is thrown when all ranks are done.
   using Visit = std::function<void(const Parameter& parameter, const Tensor& value)>;
   void visit_parameters(std::span<Parameter* const> order, const Visit& visit);
   // Parameters and their gradients, or this rank's parts of them, for an optimizer that outlives no executor.
@@ -111,6 +118,7 @@ class StepExecutor {
   void accumulate(const Action& action);
   void clip(const StepInput& input, StepResult& result);
   Tensor metric(Metric metric) const;  // one element
+  void read_metrics(const StepInput& input, StepResult& result);
   SquareSum own_squares() const;
   SquareSum squares_of_all_ranks();
   std::vector<Tensor> gradients_not_cut() const;
@@ -124,6 +132,7 @@ class StepExecutor {
   Program program_;
   DeviceMesh mesh_;
   MemoryAccount& account_;
+  Device* const device_;
   ProcessGroup& world_;  // metrics
   ProcessGroup& data_;   // the ranks with the same parameters or parts of them: gradients are summed over it
   ProcessGroup* norm_;   // the ranks with different parameters; null: this rank alone
@@ -149,6 +158,7 @@ class StepExecutor {
   std::optional<Transfers> transfers_;
   std::vector<std::vector<Flight>> flights_;  // by stage and micro-batch
   float grad_scale_ = 1;                      // set by CLIP for OPTIMIZE
+  Stopwatch watch_{device_};
   const Action* last_collective_ = nullptr;
 };
 

@@ -3,6 +3,7 @@
 #include <exception>
 #include <utility>
 
+#include "worker_runtime/device/device.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/parallel/executor.hpp"
 #include "worker_runtime/parallel/whole_over_tp.hpp"
@@ -69,7 +70,7 @@ void StepExecutor::with_whole_parameters(const std::function<void()>& use, bool 
   };
   const auto use_whole = [&] {
     if (!tensor_parallel_) return use();
-    Arena arena(MemoryTag::comm, account_);
+    Arena arena(MemoryTag::comm, account_, device_);
     const WholeOverTp whole(parameters_, mesh_.group("tp"), arena);
     use();
     if (changes) whole.take_back();
@@ -98,7 +99,7 @@ void StepExecutor::visit_parameters(std::span<Parameter* const> order, const Vis
     }
     return 0;
   };
-  Arena arena(MemoryTag::comm, account_);
+  Arena arena(MemoryTag::comm, account_, device_);
   int whole = -1;  // unit
   std::exception_ptr failed;
   for (Parameter* const parameter : order) {
@@ -121,7 +122,7 @@ void StepExecutor::visit_parameters(std::span<Parameter* const> order, const Vis
     if (pp > 1) stages.broadcast(value, owner);
     if (failed) continue;  // the other ranks go on
     try {
-      visit(*parameter, value);
+      visit(*parameter, value.to_host());
     } catch (...) {
       failed = std::current_exception();
     }

@@ -19,8 +19,11 @@ WholeOverTp::WholeOverTp(std::span<Parameter* const> parameters, ProcessGroup& g
     own.narrow(0, parameter->local_numel()).view(parameter->local_shape()).copy_from(parameter->value());
     group.all_gather(all.narrow(0, part * group.size()), own.narrow(0, part));
     const Tensor whole = Tensor::empty(parameter->shape(), DType::f32, arena);
-    for (int rank = 0; rank < group.size(); ++rank)
-      parameter->cut().copy_in(parameter->shape(), rank, all.data<float>() + rank * part, whole.data<float>());
+    const Tensor parts = all.narrow(0, part * group.size()).to_host();
+    change_on_host(whole, [&](const Tensor& here) {
+      for (int rank = 0; rank < group.size(); ++rank)
+        parameter->cut().copy_in(parameter->shape(), rank, parts.data<float>() + rank * part, here.data<float>());
+    });
     held_.push_back({parameter, parameter->value()});
     parameter->bind_value(whole);
   }
@@ -32,8 +35,9 @@ WholeOverTp::~WholeOverTp() {
 
 void WholeOverTp::take_back() const {
   for (const auto& [parameter, part] : held_) {
-    parameter->cut().copy_out(parameter->shape(), parameter->cut_rank(), parameter->value().data<float>(),
-                              part.data<float>());
+    change_on_host(part, [&, p = parameter](const Tensor& here) {
+      p->cut().copy_out(p->shape(), p->cut_rank(), p->value().to_host().data<float>(), here.data<float>());
+    });
   }
 }
 

@@ -39,6 +39,15 @@ Tensor Tensor::from_storage(std::shared_ptr<Storage> storage, std::size_t offset
   return result;
 }
 
+Tensor Tensor::on_host(const Shape& shape, DType dtype) {
+  constexpr std::align_val_t kAlignment{Arena::kAlignment};
+  const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
+  auto storage = std::make_shared<Storage>(
+      static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes, 1), kAlignment)), bytes,
+      [](std::byte* data, std::size_t) { ::operator delete (data, std::align_val_t{Arena::kAlignment}); });
+  return from_storage(std::move(storage), 0, shape, dtype);
+}
+
 Tensor Tensor::abstract(const Shape& shape, DType dtype) {
   const auto bytes = static_cast<std::size_t>(shape.numel()) * size_of(dtype);
   return from_storage(std::make_shared<Storage>(Storage::Abstract{}, bytes), 0, shape, dtype);
@@ -110,11 +119,7 @@ void Tensor::copy_from(const Tensor& source) const {
 
 Tensor Tensor::to_host() const {
   if (device() == nullptr) return *this;
-  constexpr std::align_val_t kAlignment{Arena::kAlignment};
-  auto storage = std::make_shared<Storage>(
-      static_cast<std::byte*>(::operator new(std::max<std::size_t>(bytes(), 1), kAlignment)), bytes(),
-      [](std::byte* data, std::size_t) { ::operator delete (data, std::align_val_t{Arena::kAlignment}); });
-  const Tensor result = from_storage(std::move(storage), 0, shape_, dtype_);
+  const Tensor result = on_host(shape_, dtype_);
   result.copy_from(*this);
   return result;
 }

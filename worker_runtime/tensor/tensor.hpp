@@ -36,6 +36,8 @@ class Tensor {
   // not fit or are not aligned to the element size.
   static Tensor from_storage(std::shared_ptr<Storage> storage, std::size_t offset, const Shape& shape, DType dtype);
 
+  // Uninitialised elements in host memory that no account is charged for.
+  static Tensor on_host(const Shape& shape, DType dtype);
   // An abstract tensor that no account is charged for.
   static Tensor abstract(const Shape& shape, DType dtype);
 
@@ -90,8 +92,7 @@ class Tensor {
   // Copies the elements of `source` here, from wherever they live; shapes and types must be equal, and both abstract or
   // none. Throws ShapeError.
   void copy_from(const Tensor& source) const;
-  // This tensor when the host can read it or it is abstract, otherwise a copy in host memory that no account is charged
-  // for. Waits for the device.
+  // This tensor when the host can read it or it is abstract, otherwise a copy as of on_host(). Waits for the device.
   Tensor to_host() const;
 
  private:
@@ -109,5 +110,13 @@ class Tensor {
   Shape shape_;
   DType dtype_ = DType::f32;
 };
+
+// Calls `change` with a tensor that the host can touch: `tensor`, or a copy of it that goes back to its device.
+template <class Change>
+void change_on_host(const Tensor& tensor, Change&& change) {
+  const Tensor here = tensor.to_host();
+  change(here);
+  if (tensor.device() != nullptr) tensor.copy_from(here);
+}
 
 }  // namespace dtrun::runtime

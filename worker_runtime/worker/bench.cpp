@@ -1,5 +1,6 @@
 // `dtrun-worker bench`: how long collectives take, by size. Columns as in nccl-tests: algorithm bandwidth is size /
-// time, bus bandwidth is that times what each rank must move at least.
+// time, bus bandwidth is that times what each rank must move at least. On a device the calls queue behind each other,
+// and the time is that until the last one has ended.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/comm/gather_values.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/session.hpp"
@@ -65,7 +67,8 @@ void verify(ProcessGroup& group, CommOp op, const Buffers& buffers, const Tensor
   const bool sums = reduces(op);
   const auto expected = sums ? n * (n + 1) / 2 : op == CommOp::broadcast ? 1.0F : n;
   const Tensor& result = op == CommOp::reduce_scatter ? buffers.part : op == CommOp::all_to_all ? other : buffers.whole;
-  const auto values = result.span<float>();
+  const Tensor here = result.to_host();
+  const auto values = here.span<float>();
   const bool good = !values.empty() && values.back() == expected && (!sums || values.front() == expected);
   if (!good) throw CommError("bench", fmt::format("{} gave {}, expected {}", name_of(op), values.back(), expected));
 }
@@ -80,25 +83,31 @@ void measure(Session& session, CommOp op, std::int64_t bytes, std::int64_t itera
   verify(group, op, buffers, other);
   ops::fill(buffers.whole, 0);
   ops::fill(buffers.part, 0);
-  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, iterations / 10); ++i) call(group, op, buffers, other);
+  const auto run = [&](std::int64_t times) {
+    for (std::int64_t i = 0; i < times; ++i) call(group, op, buffers, other);
+    if (auto* device = session.device()) device->current().synchronize();
+  };
+  run(std::max<std::int64_t>(1, iterations / 10));
   group.barrier();
   const auto start = Clock::now();
-  for (std::int64_t i = 0; i < iterations; ++i) call(group, op, buffers, other);
-  const Tensor slowest = group.allocate(Shape{1}, DType::f32);
-  *slowest.data<float>() = std::chrono::duration<float, std::micro>(Clock::now() - start).count();
-  group.all_reduce(slowest, ReduceOp::max);
+  run(iterations);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  const double microseconds = std::ranges::max(gather_values(group, seconds)) * 1e6 / static_cast<double>(iterations);
   if (!session.is_first()) return;
-  const double microseconds = static_cast<double>(*slowest.data<float>()) / static_cast<double>(iterations);
   const double gigabytes = static_cast<double>(part * n * 4) / microseconds / 1e3;
-  fmt::print("{:<15} {:>12} {:>8} {:>12.2f} {:>10.3f} {:>10.3f}\n", name_of(op), part * n * 4, iterations, microseconds,
-             gigabytes, gigabytes * bus_factor(op, group.size()));
+  fmt::print("{:<15} {:>12} {:>11} {:>6} {:>6} {:>7} {:>11.2f} {:>10.3f} {:>10.3f}\n", name_of(op), part * n * 4,
+             part * n, "float", reduces(op) ? "sum" : "none", iterations, microseconds, gigabytes,
+             gigabytes * bus_factor(op, group.size()));
   std::fflush(stdout);
 }
 
 void measure_all(Session& session, const std::vector<CommOp>& ops, const BenchConfig& config) {
   session.print_map();
   if (session.is_first()) {
-    fmt::print("{:<15} {:>12} {:>8} {:>12} {:>10} {:>10}\n", "operation", "bytes", "calls", "us", "GB/s", "bus GB/s");
+    if (session.device() != nullptr && session.device()->kind() == "fake-cuda")
+      fmt::print("a simulated device: the results are checked, the times mean nothing\n");
+    fmt::print("{:<15} {:>12} {:>11} {:>6} {:>6} {:>7} {:>11} {:>10} {:>10}\n", "operation", "size (B)", "count",
+               "type", "redop", "calls", "time (us)", "algbw GB/s", "busbw GB/s");
   }
   for (const auto op : ops) {
     for (std::int64_t bytes = config.min_bytes; bytes <= config.max_bytes; bytes *= 4) {
@@ -120,9 +129,10 @@ void run_bench(const WorkerEnvironment& environment, const BenchConfig& config) 
     throw UsageError("bench", "--iterations or --timeout is out of range");
   }
   SessionOptions options;
-  options.backend = config.backend;
+  options.backend = config.device.backend;
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config.timeout * 1e3));
-  with_session(environment, options, [&](Session& session) { measure_all(session, ops, config); });
+  with_session(environment, options, choose_device(config.device, environment),
+               [&](Session& session) { measure_all(session, ops, config); });
 }
 
 }  // namespace dtrun::runtime

@@ -43,6 +43,13 @@ void add_train_options(CLI::App& app, Given& given, std::string& config_file) {
   }
 }
 
+void add_device_options(CLI::App& app, DeviceOptions& options) {
+  app.add_option("--device", options.device, kDeviceHelp)
+      ->capture_default_str()
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kDeviceWords), std::end(kDeviceWords))));
+  app.add_option("--backend", options.backend, kBackendHelp)->capture_default_str();
+}
+
 void add_bench_options(CLI::App& app, BenchConfig& bench) {
   app.add_option("--op", bench.op, "all_reduce, reduce_scatter, all_gather, broadcast, all_to_all or all")
       ->capture_default_str();
@@ -57,7 +64,7 @@ void add_bench_options(CLI::App& app, BenchConfig& bench) {
       ->type_name("SIZE")
       ->default_str("64M");
   app.add_option("--iterations", bench.iterations, "per size; 0: by size")->capture_default_str();
-  app.add_option("--backend", bench.backend, "auto, shm or gloo")->capture_default_str();
+  add_device_options(app, bench.device);
   app.add_option("--timeout", bench.timeout, "seconds to wait for a peer before giving up")->capture_default_str();
 }
 
@@ -138,6 +145,7 @@ Command parse_command_line(int argc, const char* const* argv) {
   auto* train = app.add_subcommand("train", "train a model");
   add_train_options(*train, given, config_file);
   auto* hello = app.add_subcommand("hello", "print the map of ranks, meet at a barrier, end");
+  add_device_options(*hello, command.hello);
   auto* bench = app.add_subcommand("bench", "measure collectives");
   add_bench_options(*bench, command.bench);
   auto* plan = app.add_subcommand("plan", "print and check what train would do, for any number of ranks");

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 
 namespace dtrun::runtime {
@@ -13,7 +14,7 @@ struct BenchConfig {
   std::int64_t min_bytes = 1024;
   std::int64_t max_bytes = std::int64_t{64} << 20;
   std::int64_t iterations = 0;  // 0: by size
-  std::string backend = "auto";
+  DeviceOptions device;
   double timeout = 60;
 };
 
@@ -29,6 +30,7 @@ struct Command {
   bool default_run = false;  // the program was given no subcommand
   TrainConfig train;
   BenchConfig bench;
+  DeviceOptions hello;
   PlanConfig plan;
   std::string text;  // of Kind::print: help or version
 };

@@ -2,12 +2,13 @@
 #pragma once
 
 #include "worker_runtime/worker/command_line.hpp"
+#include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/environment.hpp"
 #include "worker_runtime/worker/trainer.hpp"
 
 namespace dtrun::runtime {
 
-void run_hello(const WorkerEnvironment& environment);
+void run_hello(const WorkerEnvironment& environment, const DeviceOptions& options = {});
 void run_bench(const WorkerEnvironment& environment, const BenchConfig& config);
 // Prints; throws Error when the programs do not fit together.
 void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFactory& own = {});

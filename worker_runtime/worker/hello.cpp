@@ -5,8 +5,10 @@
 
 namespace dtrun::runtime {
 
-void run_hello(const WorkerEnvironment& environment) {
-  with_session(environment, {}, [](Session& session) {
+void run_hello(const WorkerEnvironment& environment, const DeviceOptions& options) {
+  SessionOptions session_options;
+  session_options.backend = options.backend;
+  with_session(environment, session_options, choose_device(options, environment), [](Session& session) {
     session.print_map();
     session.group().set_action("hello");
     session.group().barrier();

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/device/device.hpp"
 
 namespace dtrun::runtime {
 namespace fs = std::filesystem;
@@ -73,6 +74,23 @@ std::optional<double> available_memory(const fs::path& root) {
   const auto host = free_of_host(root);
   const auto group = limit_of_group(root);
   return host && group ? std::min(*host, *group) : host ? host : group;
+}
+
+void require_device_memory(const DryRun& need, Device& device) {
+  // Tags need not be at their peaks together: what is held between steps, and the largest that one of them adds to it.
+  std::uint64_t held = 0, most = 0;
+  for (std::size_t tag = 0; tag < kMemoryTags; ++tag) {
+    held += need.held_bytes[tag];
+    most = std::max(most, need.peak_bytes[tag] - need.held_bytes[tag]);
+  }
+  std::size_t free = 0, total = 0;
+  device.check(device.cuda().mem_get_info(&free, &total), "cudaMemGetInfo");
+  if (held + most <= free) return;
+  throw UsageError("train", fmt::format("this rank needs at least {} of device {} ({}), {} of {} are free; the largest "
+                                        "needs: {} (--layers, --hidden, --vocab-size, --batch-size, --seq-len)",
+                                        bytes_text(static_cast<double>(held + most)), device.index(),
+                                        device.properties().name, bytes_text(static_cast<double>(free)),
+                                        bytes_text(static_cast<double>(total)), text_of(need.peak_bytes)));
 }
 
 void require_memory(const MemoryNeed& need, int ranks, std::optional<double> available) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/parallel/dry_run.hpp"
 #include "worker_runtime/parallel/program.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 
@@ -28,6 +29,9 @@ MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count,
 // `root` stands for "/", for tests.
 std::optional<double> available_memory(const std::filesystem::path& root = "/");
 
+class Device;
+// Throws UsageError when what a step needs of a device at least is more than it has free.
+void require_device_memory(const DryRun& need, Device& device);
 // Throws UsageError when `ranks` such ranks cannot fit into `available`.
 void require_memory(const MemoryNeed& need, int ranks, std::optional<double> available);
 

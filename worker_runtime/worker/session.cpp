@@ -4,16 +4,16 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstring>
 #include <new>
 #include <set>
 
 #include "rendezvous/client/tcp_store.hpp"
 #include "rendezvous/store/prefix_store.hpp"
+#include "worker_runtime/comm/gather_values.hpp"
 #include "worker_runtime/comm/single_group.hpp"
-#include "worker_runtime/core/arena.hpp"
 #include "worker_runtime/ops/cpu_level.hpp"
 #include "worker_runtime/ops/threads.hpp"
+#include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/error_file.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
 
@@ -23,6 +23,7 @@ namespace {
 // As it travels between ranks.
 struct PlaceRecord {
   std::array<char, 248> host;
+  std::array<char, 256> device;
   std::int32_t pid;
   std::int32_t local_rank;
   std::int32_t group_rank;
@@ -44,8 +45,10 @@ std::unique_ptr<ProcessGroup> connect(const WorkerEnvironment& place, const Sess
 
 }  // namespace
 
-Session::Session(WorkerEnvironment environment, const SessionOptions& options)
-    : environment_(std::move(environment)), threads_(ops::default_num_threads(environment_.local_world_size)) {
+Session::Session(WorkerEnvironment environment, const SessionOptions& options, std::unique_ptr<Device> device)
+    : environment_(std::move(environment)),
+      threads_(ops::default_num_threads(environment_.local_world_size)),
+      device_(std::move(device)) {
   ops::set_num_threads(threads_);
   GroupOptions group_options;
   group_options.timeout = options.timeout;
@@ -55,23 +58,17 @@ Session::Session(WorkerEnvironment environment, const SessionOptions& options)
 }
 
 std::vector<RankPlace> Session::places() {
-  Arena arena(MemoryTag::comm, account_);
-  const auto size = static_cast<std::int64_t>(sizeof(PlaceRecord));
-  const auto own = Tensor::zeros(Shape{size}, DType::u8, arena);
-  const auto all = Tensor::zeros(Shape{size * environment_.world_size}, DType::u8, arena);
   PlaceRecord record{};
   ::gethostname(record.host.data(), record.host.size() - 1);
   record.pid = ::getpid();
   record.local_rank = environment_.local_rank;
   record.group_rank = environment_.group_rank;
-  std::memcpy(own.raw(), &record, sizeof record);
+  device_text(device_.get()).copy(record.device.data(), record.device.size() - 1);
   group_->set_action("map of ranks");
-  group_->all_gather(all, own);
   std::vector<RankPlace> places;
-  for (int rank = 0; rank < environment_.world_size; ++rank) {
-    std::memcpy(&record, all.raw() + static_cast<std::size_t>(rank) * sizeof record, sizeof record);
-    record.host.back() = '\0';
-    places.push_back({record.host.data(), record.pid, record.local_rank, record.group_rank});
+  for (auto& place : gather_values(*group_, record)) {
+    place.host.back() = place.device.back() = '\0';
+    places.push_back({place.host.data(), place.device.data(), place.pid, place.local_rank, place.group_rank});
   }
   return places;
 }
@@ -81,19 +78,21 @@ void Session::print_map() {
   if (!is_first()) return;
   std::set<std::pair<std::string, int>> hosts;  // names need not differ
   for (const auto& place : all) hosts.emplace(place.host, place.group_rank);
-  fmt::print("{} rank{} on {} host{}, {} thread{} each, CPU kernels {}{}\n", all.size(), all.size() == 1 ? "" : "s",
-             hosts.size(), hosts.size() == 1 ? "" : "s", threads_, threads_ == 1 ? "" : "s",
-             ops::name_of(ops::cpu_level()),
+  fmt::print("{} rank{} on {} host{}, {} thread{} each, {}{}\n", all.size(), all.size() == 1 ? "" : "s", hosts.size(),
+             hosts.size() == 1 ? "" : "s", threads_, threads_ == 1 ? "" : "s",
+             device_ ? "device " + device_->kind() : fmt::format("CPU kernels {}", ops::name_of(ops::cpu_level())),
              all.size() == 1 ? std::string() : fmt::format(", collectives over {}", group_->backend()));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    fmt::print("  rank {:<4} {} local rank {} pid {}\n", rank, all[rank].host, all[rank].local_rank, all[rank].pid);
+    const auto device = device_ ? ", " + all[rank].device : std::string();
+    fmt::print("  rank {:<4} {} local rank {} pid {}{}\n", rank, all[rank].host, all[rank].local_rank, all[rank].pid,
+               device);
   }
   std::fflush(stdout);
 }
 
-void with_session(const WorkerEnvironment& environment, const SessionOptions& options,
+void with_session(const WorkerEnvironment& environment, const SessionOptions& options, std::unique_ptr<Device> device,
                   const std::function<void(Session&)>& job) {
-  Session session(environment, options);
+  Session session(environment, options, std::move(device));
   try {
     try {
       job(session);

@@ -11,6 +11,7 @@
 
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/core/memory_account.hpp"
+#include "worker_runtime/device/device.hpp"
 #include "worker_runtime/worker/environment.hpp"
 
 namespace dtrun::runtime {
@@ -24,21 +25,24 @@ struct SessionOptions {
 // Where a rank runs, for the map of ranks.
 struct RankPlace {
   std::string host;
+  std::string device;
   int pid = 0;
   int local_rank = 0;
   int group_rank = 0;
 };
 
-// One per process, one thread. Construction meets the other ranks through the store at MASTER_ADDR:MASTER_PORT and sets
-// the number of threads of the ops. Throws RendezvousError, TimeoutError or CommError when they are not found in time.
+// One per process, one thread. Owns the device of this rank: null is the CPU. Construction meets the other ranks
+// through the store at MASTER_ADDR:MASTER_PORT and sets the number of threads of the ops. Throws RendezvousError,
+// TimeoutError or CommError when they are not found in time.
 class Session {
  public:
-  Session(WorkerEnvironment environment, const SessionOptions& options);
+  Session(WorkerEnvironment environment, const SessionOptions& options, std::unique_ptr<Device> device = nullptr);
 
   const WorkerEnvironment& environment() const noexcept { return environment_; }
   bool is_first() const noexcept { return environment_.rank == 0; }
   ProcessGroup& group() noexcept { return *group_; }
   MemoryAccount& account() noexcept { return account_; }
+  Device* device() noexcept { return device_.get(); }
   int threads() const noexcept { return threads_; }
   // Collective: every rank's place, in rank order.
   std::vector<RankPlace> places();
@@ -49,12 +53,13 @@ class Session {
   WorkerEnvironment environment_;
   int threads_;
   MemoryAccount account_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<ProcessGroup> group_;
 };
 
 // Runs `job` with a session. An error of the job is written to the launcher's error file while the session still lives:
 // the peers hear of it only when the group goes, and must not be seen failing first.
-void with_session(const WorkerEnvironment& environment, const SessionOptions& options,
+void with_session(const WorkerEnvironment& environment, const SessionOptions& options, std::unique_ptr<Device> device,
                   const std::function<void(Session&)>& job);
 
 }  // namespace dtrun::runtime

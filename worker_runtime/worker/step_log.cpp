@@ -57,9 +57,10 @@ nlohmann::ordered_json to_json(const TagBytes& bytes) {
   return json;
 }
 
-void StepLog::write(const StepRecord& record) {
+void StepLog::write(const StepRecord& record, std::string_view device) {
   nlohmann::ordered_json line;
   line["step"] = record.step;
+  line["device"] = device;
   line["batch_xxh64"] = hash_text(record.batch_hash);
   line["loss"] = record.result.loss;
   line["grad_norm"] = record.result.grad_norm;

@@ -41,7 +41,8 @@ class StepLog {
  public:
   explicit StepLog(const std::filesystem::path& directory);
   const std::filesystem::path& path() const noexcept { return path_; }
-  void write(const StepRecord& record);
+  // `device`: as device_word() has it.
+  void write(const StepRecord& record, std::string_view device = "cpu");
   std::int64_t lost_lines() const noexcept { return lost_; }
 
  private:

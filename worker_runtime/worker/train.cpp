@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/log.hpp"
@@ -13,6 +14,7 @@
 #include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/parallel/sharding_text.hpp"
 #include "worker_runtime/worker/commands.hpp"
+#include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/progress.hpp"
 #include "worker_runtime/worker/session.hpp"
 #include "worker_runtime/worker/step_log.hpp"
@@ -52,6 +54,8 @@ nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, con
   nlohmann::ordered_json report;
   report["world_size"] = session.environment().world_size;
   report["restart_count"] = session.environment().restart_count;
+  report["device"] = device_word(session.device());
+  report["device_name"] = device_text(session.device());
   report["parameters"] = trainer.parameter_count();
   report["steps"] = outcome.steps;
   report["stopped"] = outcome.stopped;
@@ -121,7 +125,7 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
 
 void train(Session& session, const TrainConfig& config, bool default_run, const ModelFactory& own) {
   session.print_map();
-  Trainer trainer(session.group(), session.account(), config, own);
+  Trainer trainer(session.group(), session.account(), config, own, session.device());
   StepLog step_log(make_log_directory(session.environment(), config.log_dir));
   const auto save = default_run ? (step_log.path().parent_path() / "model.safetensors").string() : config.save;
   if (session.is_first()) {
@@ -141,9 +145,10 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
         config.max_seconds > 0 && Clock::now() - start > std::chrono::duration<double>(config.max_seconds);
     return signals.asked() || late;
   };
+  const auto device = device_word(session.device());
   const auto on_step = [&](const StepRecord& record) {
     told.finished_steps(record.step + 1);
-    step_log.write(record);
+    step_log.write(record, device);
     progress.show({record.step + 1, record.result.loss, record.result.grad_norm, record.lr, record.tokens_per_second});
   };
   const auto outcome = trainer.run(want_stop, on_step);
@@ -158,9 +163,10 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
 
 void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run,
                const ModelFactory& own) {
-  check_inputs(config, environment.world_size, environment.local_world_size, own);
+  auto device = choose_device({config.device, config.backend}, environment);
+  check_inputs(config, environment.world_size, environment.local_world_size, own, device != nullptr);
   if (environment.rank == 0) check_outputs(config);  // the only one that writes them, perhaps on a host of its own
-  with_session(environment, session_options(config),
+  with_session(environment, session_options(config), std::move(device),
                [&](Session& session) { train(session, config, default_run, own); });
 }
 

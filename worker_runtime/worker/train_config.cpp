@@ -10,6 +10,7 @@
 
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/json_file.hpp"
 
 namespace dtrun::runtime {
@@ -56,8 +57,8 @@ const Entry kEntries[] = {
     {"dtype", &TrainConfig::dtype, "f32, or bf16: mixed precision; computes and gathers in bf16, sums and updates in f32"},
     {"param-dtype", &TrainConfig::param_dtype, "the same, by the name in PyTorch's MixedPrecisionPolicy (default: as --dtype)"},
     {"reduce-dtype", &TrainConfig::reduce_dtype, "f32 or bf16: what ranks send of gradients; sums are taken in f32, in rank order"},
-    {"device", &TrainConfig::device, "auto or cpu"},
-    {"backend", &TrainConfig::backend, "collectives: auto, shm (one host) or gloo (several)"},
+    {"device", &TrainConfig::device, kDeviceHelp},
+    {"backend", &TrainConfig::backend, kBackendHelp},
     {"comm-thread", &TrainConfig::comm_thread, "run collectives beside the computation, on a thread of their own"},
     {"timeout", &TrainConfig::timeout, "seconds to wait for a peer before giving up"},
     {"save", &TrainConfig::save, "write the final parameters to this safetensors file"},

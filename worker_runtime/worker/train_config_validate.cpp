@@ -6,6 +6,7 @@
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/nn/gpt2.hpp"
+#include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 
 namespace dtrun::runtime {
@@ -70,8 +71,9 @@ void TrainConfig::validate() const {
   expect_word("dtype", dtype, {"f32", "bf16"}, {});
   if (!param_dtype.empty()) expect_word("param-dtype", param_dtype, {"f32", "bf16"}, {});
   expect_word("reduce-dtype", reduce_dtype, {"f32", "bf16"}, {});
-  expect_word("device", device, {"auto", "cpu"}, {"cuda", "fake-cuda"});
-  expect_word("backend", backend, {"auto", "shm", "gloo"}, {"nccl"});
+  expect_word("device", device, {std::begin(kDeviceWords), std::end(kDeviceWords)}, {});
+  expect_word("backend", backend, {"auto", "shm", "gloo", "nccl"}, {});
+  require_fitting({device, backend});
   if (const auto ways = env::parse_int(reshard_after_forward)) {
     expect_range("reshard-after-forward", *ways, 1, 1 << 20);
   } else {

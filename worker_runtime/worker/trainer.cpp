@@ -12,7 +12,9 @@
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/output_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
+#include "worker_runtime/comm/gather_values.hpp"
 #include "worker_runtime/data/embedded_text.hpp"
+#include "worker_runtime/device/device.hpp"
 #include "worker_runtime/parallel/stages.hpp"
 #include "worker_runtime/worker/command_line.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
@@ -76,7 +78,8 @@ std::string initial_weights(const TrainConfig& config) {
   return config.of_directory && !weight_files(config.model).empty() ? config.model : std::string();
 }
 
-void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own) {
+void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own,
+                  bool on_device) {
   const auto parallel = parallel_config(config, world_size);
   parallel.validate();
   const auto& axes = parallel.axes;
@@ -93,7 +96,7 @@ void check_inputs(const TrainConfig& config, int world_size, int local_world_siz
     }
   }
   // Stages may differ in size: what some of them need is not known.
-  if (axes.pp == 1 || local_world_size == world_size) {
+  if (!on_device && (axes.pp == 1 || local_world_size == world_size)) {
     require_memory(least_memory(config, description.numel(), dataset.size(), parallel, static_cast<bool>(own)),
                    local_world_size, available_memory());
   }
@@ -131,7 +134,8 @@ void check_outputs(const TrainConfig& config) {
   }
 }
 
-Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own)
+Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own,
+                 Device* device)
     : group_(group),
       account_(account),
       config_(config),
@@ -141,8 +145,8 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
       axes_(parse_parallel(config.parallel, group.size())),
       batches_(dataset_, {config.batch_size, axes_.data_ranks(), config.micro_batches, vocab_size_,
                           static_cast<std::uint64_t>(config.seed), true}),
-      batch_arena_(MemoryTag::work, account),
-      optimizer_arena_(MemoryTag::optimizer, account),
+      batch_arena_(MemoryTag::work, account, device),
+      optimizer_arena_(MemoryTag::optimizer, account, device),
       schedule_{config.lr, config.lr / 10, config.warmup_steps, config.steps} {
   schedule_.validate();
   cut_over_tp(model_, axes_, group.rank());
@@ -154,7 +158,8 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
     if (const auto sent = dry_run_->step_bytes.find("tp"); sent != dry_run_->step_bytes.end())
       prediction_.step_bytes["tp"] = sent->second;
   }
-  executor_.emplace(model_, std::move(program), make_mesh(group_, axes_), account_);
+  if (device != nullptr && dry_run_) require_device_memory(*dry_run_, *device);
+  executor_.emplace(model_, std::move(program), make_mesh(group_, axes_), account_, device);
   batch_tensors_ = make_batches(batch_shape(config_), static_cast<int>(config_.micro_batches), batch_arena_);
   optimizer_ = optimizer_factory(config_)(executor_->optimizer_pieces(), optimizer_arena_);
   load_initial_values();
@@ -163,23 +168,22 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
 
 // Each host has files of its own. Size, first and last sample tell apart what people mix up.
 void Trainer::require_same_data() {
-  Arena arena(MemoryTag::work, account_);
+  struct Data {
+    std::int64_t tokens;
+    std::uint64_t hash;
+    bool operator==(const Data&) const = default;
+  };
   const Shape sample{dataset_.seq_len() + 1};
-  const auto first = Tensor::empty(sample, DType::i32, arena), last = Tensor::empty(sample, DType::i32, arena);
+  const auto first = Tensor::on_host(sample, DType::i32), last = Tensor::on_host(sample, DType::i32);
   dataset_.read(0, vocab_size_, first.span<std::int32_t>());
   dataset_.read(dataset_.size() - 1, vocab_size_, last.span<std::int32_t>());
-  const auto own = Tensor::empty(Shape{2}, DType::i64, arena);
-  const auto all = Tensor::empty(Shape{2 * group_.size()}, DType::i64, arena);
-  const auto mine = own.span<std::int64_t>(), theirs = all.span<std::int64_t>();
-  mine[0] = dataset_.tokens();
-  mine[1] = static_cast<std::int64_t>(hash_tensors({{"first", first}, {"last", last}}));
   group_.set_action("comparing the data");
-  group_.all_gather(all, own);
-  for (std::size_t rank = 1; rank < theirs.size() / 2; ++rank) {
-    if (theirs[2 * rank] == theirs[0] && theirs[2 * rank + 1] == theirs[1]) continue;
+  const auto data = gather_values(group_, Data{dataset_.tokens(), hash_tensors({{"first", first}, {"last", last}})});
+  for (std::size_t rank = 1; rank < data.size(); ++rank) {
+    if (data[rank] == data[0]) continue;
     throw UsageError("train", fmt::format("rank {} reads other data ({} tokens) than rank 0 ({} tokens), expected the "
                                           "same files on every host",
-                                          rank, theirs[2 * rank], theirs[0]));
+                                          rank, data[rank].tokens, data[0].tokens));
   }
 }
 
@@ -207,9 +211,15 @@ std::int64_t Trainer::tokens_per_step() const {
 std::uint64_t Trainer::read_batches(std::int64_t step) {
   std::uint64_t hash = 0;
   for (std::int64_t m = 0; m < config_.micro_batches; ++m) {
-    const auto& batch = batch_tensors_[static_cast<std::size_t>(m)];
-    hash = batches_.read(step, batches_.plan().stream(axes_.data_rank(group_.rank()), m),
-                         batch.tokens.span<std::int32_t>(), batch.targets.span<std::int32_t>(), hash);
+    const auto& [tokens, targets] = batch_tensors_[static_cast<std::size_t>(m)];
+    const bool on_device = tokens.device() != nullptr;
+    const auto here = on_device ? Tensor::on_host(tokens.shape(), DType::i32) : tokens;
+    const auto targets_here = on_device ? Tensor::on_host(targets.shape(), DType::i32) : targets;
+    hash = batches_.read(step, batches_.plan().stream(axes_.data_rank(group_.rank()), m), here.span<std::int32_t>(),
+                         targets_here.span<std::int32_t>(), hash);
+    if (!on_device) continue;
+    tokens.copy_from(here);
+    targets.copy_from(targets_here);
   }
   return hash;
 }
@@ -318,14 +328,10 @@ std::uint64_t Trainer::parameter_hash() {
   executor_->visit_parameters(
       order, [&](const Parameter& parameter, const Tensor& value) { in_order.add(parameter.name(), value); });
   const auto hash = in_order.value();
-  Arena arena(MemoryTag::comm, account_);
-  const auto own = Tensor::empty(Shape{1}, DType::i64, arena);
-  const auto all = Tensor::empty(Shape{group_.size()}, DType::i64, arena);
-  *own.data<std::int64_t>() = static_cast<std::int64_t>(hash);
   group_.set_action("hash of the parameters");
-  group_.all_gather(all, own);
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    const auto other = static_cast<std::uint64_t>(all.span<std::int64_t>()[static_cast<std::size_t>(rank)]);
+  const auto hashes = gather_values(group_, hash);
+  for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
+    const auto other = hashes[rank];
     if (other == hash) continue;
     throw Error("train", fmt::format("rank {} ends with other parameters ({}) than rank {} ({})", rank,
                                      hash_text(other), group_.rank(), hash_text(hash)));

@@ -36,7 +36,9 @@ using ModelFactory = std::function<Model(const TrainConfig& config, std::int64_t
 
 // What needs no peers: data files, vocabulary, layout, --init, and that the ranks of this host have memory for it.
 // Throws UsageError, before anyone waits for this rank.
-void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own = {});
+// `on_device`: it is the device's memory that a run needs, which the Trainer asks for.
+void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own = {},
+                  bool on_device = false);
 // Where the initial weights come from: --init, or the directory given as --model when it has some. Empty: the seed.
 std::string initial_weights(const TrainConfig& config);
 // That --save and --report can be written, before training for them. Throws UsageError.
@@ -48,7 +50,9 @@ void check_outputs(const TrainConfig& config);
 // is lost.
 class Trainer {
  public:
-  Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own = {});
+  // `device`: where the group's tensors live, which outlives the trainer; null: in host memory.
+  Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own = {},
+          Device* device = nullptr);
 
   // `want_stop` is asked once per step: when any rank says yes, all ranks stop after that same step. `on_step` sees
   // every finished step. Throws Error (the same on every rank) when loss or gradient norm are no finite numbers any

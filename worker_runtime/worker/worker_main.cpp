@@ -31,7 +31,7 @@ void run(int argc, char** argv, const ModelFactory& own_model) {
   const auto environment = WorkerEnvironment::read(command.standalone);
   switch (command.kind) {
     case Command::Kind::hello:
-      return run_hello(environment);
+      return run_hello(environment, command.hello);
     case Command::Kind::bench:
       return run_bench(environment, command.bench);
     case Command::Kind::train:

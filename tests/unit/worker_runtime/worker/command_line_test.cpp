@@ -122,15 +122,46 @@ TEST_CASE("a plan takes the options of train, a world and a rank") {
 }
 
 TEST_CASE("what later versions will do is refused as not yet") {
-  for (const auto& words : std::vector<std::vector<const char*>>{{"convert"},
-                                                                 {"train", "--device", "cuda"},
-                                                                 {"train", "--backend", "nccl"},
-                                                                 {"train", "--checkpoint-dir", "x"}}) {
+  for (const auto& words : std::vector<std::vector<const char*>>{{"convert"}, {"train", "--checkpoint-dir", "x"}}) {
     CAPTURE(words.back());
     CHECK_THROWS_WITH(parse(words), Contains("not supported yet"));
   }
   const ConfigFile file(R"({"checkpoint_every": 2})");
   CHECK_THROWS_WITH(parse({"train", "--config", file.path()}), Contains("\"checkpoint-every\" is not supported yet"));
+}
+
+TEST_CASE("a device and a backend that move other memory are refused together") {
+  CHECK(parse({"train", "--device", "cuda", "--backend", "nccl"}).train.device == "cuda");
+  CHECK(parse({"bench", "--device=fake-cuda"}).bench.device.device == "fake-cuda");
+  CHECK(parse({"hello", "--device", "cpu"}).hello.device == "cpu");
+  CHECK_THROWS_WITH(parse({"train", "--device", "gpu"}), Contains("--device is \"gpu\"") && Contains("fake-cuda"));
+  CHECK_THROWS_WITH(parse({"bench", "--device", "gpu"}), Contains("--device"));
+  CHECK_THROWS_WITH(parse({"train", "--device", "cpu", "--backend", "nccl"}),
+                    Contains("--backend nccl") && Contains("--device is \"cpu\""));
+  for (const auto* device : {"cuda", "fake-cuda"}) {
+    for (const auto* backend : {"shm", "gloo"}) {
+      CHECK_THROWS_WITH(parse({"train", "--device", device, "--backend", backend}),
+                        Contains(backend) && Contains(device) && Contains("expected auto or nccl"));
+    }
+  }
+}
+
+TEST_CASE("each local rank has the device of its number") {
+  const auto index = [](int local_rank, int ranks, int devices, std::optional<std::string> list = {}) {
+    WorkerEnvironment place;
+    place.local_rank = local_rank;
+    place.local_world_size = ranks;
+    return device_index(place, devices, list);
+  };
+  CHECK(index(0, 1, 8) == 0);
+  CHECK(index(3, 4, 4) == 3);
+  CHECK(index(1, 2, 2, "4,6") == 1);
+  // The launcher gave each rank one.
+  CHECK(index(3, 4, 1, "3") == 0);
+  CHECK(index(1, 2, 1, "GPU-8f2b0c5e") == 0);
+  CHECK_THROWS_WITH(index(1, 2, 1), Contains("2 ranks on this host") && Contains("local rank 1") &&
+                                        Contains("1 GPU to be seen") && Contains("--device cpu"));
+  CHECK_THROWS_WITH(index(0, 4, 2, "0,1"), Contains("4 ranks") && Contains("2 GPUs"));
 }
 
 TEST_CASE("stages of a pipeline, from flags and files, and wrong ones") {

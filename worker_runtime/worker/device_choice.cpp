@@ -1,0 +1,78 @@
+#include "worker_runtime/worker/device_choice.hpp"
+
+#include <fmt/format.h>
+
+#include "rendezvous/base/env.hpp"
+#include "rendezvous/base/error.hpp"
+#include "worker_runtime/device/error.hpp"
+#include "worker_runtime/device/fake/fake_cuda.hpp"
+#include "worker_runtime/device/libraries.hpp"
+
+namespace dtrun::runtime {
+namespace {
+
+bool is_of_host(const std::string& backend) { return backend == "shm" || backend == "gloo"; }
+
+std::unique_ptr<Device> open_cuda(const WorkerEnvironment& place) {
+  const int devices = cuda_device_count();
+  return open_cuda_device(device_index(place, devices, env::get("CUDA_VISIBLE_DEVICES")));
+}
+
+std::unique_ptr<Device> open_fake(const WorkerEnvironment& place) {
+  auto config = fake::FakeCudaConfig::from_environment();
+  const auto said = env::get("DTRUN_FAKE_CUDA").value_or("");
+  if (said.find("devices=") == std::string::npos) config.devices = place.local_world_size;
+  const int index = device_index(place, config.devices, std::nullopt);
+  fake::install(config);
+  return fake::create_fake_device(index);
+}
+
+}  // namespace
+
+void require_fitting(const DeviceOptions& options) {
+  if (options.backend == "nccl" && options.device == "cpu")
+    throw UsageError("worker",
+                     "--backend nccl moves memory of GPUs, --device is \"cpu\": expected cuda, or another backend");
+  if (is_of_host(options.backend) && (options.device == "cuda" || options.device == "fake-cuda"))
+    throw UsageError("worker",
+                     fmt::format("--backend {} moves memory of the host, --device is \"{}\": expected auto or nccl",
+                                 options.backend, options.device));
+}
+
+int device_index(const WorkerEnvironment& place, int devices, const std::optional<std::string>& list) {
+  const bool one_each = devices == 1 && list && !list->empty() && list->find(',') == std::string::npos;
+  if (one_each) return 0;  // ranks that share it find out when they meet
+  if (place.local_world_size > devices || place.local_rank >= devices) {
+    throw UsageError(
+        "worker", fmt::format("{} rank{} on this host (this is local rank {}), {} GPU{} to be seen: expected "
+                              "a GPU for each rank (--nproc-per-node=gpu), or --device cpu",
+                              place.local_world_size, place.local_world_size == 1 ? "" : "s", place.local_rank, devices,
+                              devices == 1 ? "" : "s"));
+  }
+  return place.local_rank;
+}
+
+std::unique_ptr<Device> choose_device(const DeviceOptions& options, const WorkerEnvironment& place) {
+  require_fitting(options);
+  if (options.device == "cpu") return nullptr;
+  if (options.device == "fake-cuda") return open_fake(place);
+  if (options.device == "cuda" || options.backend == "nccl") return open_cuda(place);
+  if (is_of_host(options.backend)) return nullptr;
+  try {
+    return open_cuda(place);
+  } catch (const DeviceError&) {  // no GPU, or one that cannot be used: the map of ranks says what is
+    return nullptr;
+  }
+}
+
+std::string device_text(const Device* device) {
+  if (device == nullptr) return "CPU";
+  const std::string name = device->properties().name;
+  return device->kind() == "cuda" ? fmt::format("GPU {} {}", device->index(), name) : name;
+}
+
+std::string device_word(const Device* device) {
+  return device == nullptr ? "cpu" : fmt::format("{}:{}", device->kind(), device->index());
+}
+
+}  // namespace dtrun::runtime
