@@ -23,7 +23,7 @@ endif()
 dtrun_test(test_device unit
   SOURCES unit/worker_runtime/device/device_test.cpp unit/worker_runtime/device/fake/scheduler_test.cpp
           unit/worker_runtime/device/fake/races_test.cpp unit/worker_runtime/device/fake/memory_test.cpp
-          unit/worker_runtime/device/fake/errors_test.cpp
+          unit/worker_runtime/device/fake/errors_test.cpp unit/worker_runtime/device/fake/random_programs_test.cpp
   DEPS worker_runtime/device worker_runtime/ops)
 
 dtrun_test(test_gpu_linear unit
