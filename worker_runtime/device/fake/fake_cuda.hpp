@@ -64,8 +64,8 @@ struct FakeOperation {
   std::string name;
   std::vector<cuda::Access> accesses;
   // Called by the thread that waits or asks, one operation at a time, with the memory open for this thread and no lock
-  // held: until it says done. It must not block and not call the runtime. `again`: other streams go on, then it is asked again.
-  // `failed` or an exception (its text is told) ends the device with error 719.
+  // held: until it says done. It must not block and not call the runtime. `again`: other streams go on, then it is
+  // asked again. `failed` or an exception (its text is told) ends the device with error 719.
   std::function<Poll()> poll;
 };
 cuda::Result enqueue(cuda::StreamHandle stream, FakeOperation operation);
