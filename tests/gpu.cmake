@@ -29,3 +29,9 @@ dtrun_test(test_device unit
 dtrun_test(test_gpu_linear unit
   SOURCES unit/worker_runtime/ops/gpu/linear_test.cpp unit/worker_runtime/ops/gpu/fake_blas_lt_test.cpp
   DEPS worker_runtime/ops)
+
+# The kernels by their host twins, and the ops that launch them.
+dtrun_test(test_kernels unit
+  SOURCES unit/worker_runtime/kernels/kernels_test.cpp unit/worker_runtime/kernels/ops_on_device_test.cpp
+          unit/worker_runtime/kernels/op_cases.cpp
+  DEPS worker_runtime/ops LINK fmt::fmt-header-only TIMEOUT 300)

@@ -10,7 +10,7 @@ dtrun_test(test_tensor_parallel integration
   SOURCES integration/worker_runtime/nn/tensor_parallel_test.cpp
   DEPS worker_runtime/nn worker_runtime/checkpoint worker_runtime/comm TIMEOUT 120)
 dtrun_test(test_optim unit
-  SOURCES unit/worker_runtime/optim/optim_test.cpp
+  SOURCES unit/worker_runtime/optim/optim_test.cpp unit/worker_runtime/optim/squares_on_device_test.cpp
   DEPS worker_runtime/optim)
 
 # Parity: the numbers of PyTorch, from golden files and, where PyTorch is installed, live with fresh weights.

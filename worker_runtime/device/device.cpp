@@ -43,6 +43,7 @@ Stream::Stream(Device& device, std::string name, int priority) : device_(device)
 
 Stream::~Stream() {
   device_.cuda().stream_synchronize(handle_);
+  if (scratch_ != nullptr) device_.deallocate(scratch_);
   device_.cuda().stream_destroy(handle_);
 }
 
@@ -62,13 +63,27 @@ void Stream::wait(const Event& event) {
 
 void Stream::synchronize() { device_.wait(record()); }
 
+std::byte* Stream::scratch(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    constexpr std::size_t kStep = 1 << 16;
+    synchronize();  // what uses the old one
+    if (scratch_ != nullptr) device_.deallocate(std::exchange(scratch_, nullptr));
+    scratch_bytes_ = 0;
+    const std::size_t size = (bytes + bytes / 4 + kStep) / kStep * kStep;
+    scratch_ = device_.allocate(size);
+    scratch_bytes_ = size;
+  }
+  return scratch_;
+}
+
 // Pinned memory through which the host reads: copies into it do not block the call, so that waiting can be watched.
 class Device::Staging {
  public:
   static constexpr std::size_t kBytes = 4 << 20;
+  static constexpr std::size_t kFaultBytes = 512;  // behind the others
   explicit Staging(const Device& device) : cuda_(device.cuda()) {
     void* data = nullptr;
-    device.check(cuda_.host_alloc(&data, kBytes), "cudaHostAlloc");
+    device.check(cuda_.host_alloc(&data, kBytes + kFaultBytes), "cudaHostAlloc");
     data_ = static_cast<std::byte*>(data);
   }
   ~Staging() { cuda_.free_host(data_); }
@@ -81,6 +96,61 @@ class Device::Staging {
   std::byte* data_;
 };
 
+// The words of fault_word(). A word is all ones, or has the place in its upper and the value in its lower half. Kernels
+// write them on any stream, and only when something is wrong.
+class Device::Faults {
+ public:
+  static constexpr std::size_t kWords = Staging::kFaultBytes / sizeof(std::uint64_t);
+  explicit Faults(Device& device) : device_(device), words_(device.allocate(Staging::kFaultBytes)) { reset(); }
+  Faults(const Faults&) = delete;
+  Faults& operator=(const Faults&) = delete;
+  ~Faults() { device_.deallocate(words_); }
+
+  std::uint64_t* word(const std::string& op, std::int64_t limit, FaultText text) {
+    std::size_t at = 0;
+    while (at < kinds_.size() && (kinds_[at].op != op || kinds_[at].limit != limit)) ++at;
+    if (at == kinds_.size()) {
+      DTRUN_ASSERT(at < kWords);
+      kinds_.push_back({op, limit, text});
+    }
+    return reinterpret_cast<std::uint64_t*>(words_) + at;
+  }
+  void copy_to(std::byte* staging) const {
+    device_.current().wait(ready_);
+    device_.check(device_.cuda().memcpy_async(staging, words_, Staging::kFaultBytes, cuda::CopyKind::device_to_host,
+                                              device_.current().handle()),
+                  "cudaMemcpyAsync");
+  }
+  void check(const std::byte* staging) {
+    for (std::size_t at = 0; at < kinds_.size(); ++at) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, staging + at * sizeof word, sizeof word);
+      if (word == ~std::uint64_t{0}) continue;
+      reset();
+      const Kind& kind = kinds_[at];
+      throw UsageError("ops", kind.text(kind.op, static_cast<std::int64_t>(word >> 32),
+                                        static_cast<std::int32_t>(word & 0xFFFFFFFFU), kind.limit));
+    }
+  }
+
+ private:
+  void reset() {
+    auto& stream = device_.current();
+    device_.check(device_.cuda().memset_async(words_, 0xFF, Staging::kFaultBytes, stream.handle()), "cudaMemsetAsync");
+    ready_ = stream.record();
+    device_.wait(ready_);  // kernels of any stream write them from now on
+  }
+  struct Kind {
+    std::string op;
+    std::int64_t limit;
+    FaultText text;
+  };
+  Device& device_;
+  std::byte* words_;
+  Event ready_;
+  std::vector<Kind> kinds_;
+};
+
 Device::Device(const Apis& apis, int index, std::string kind) : apis_(apis), index_(index), kind_(std::move(kind)) {
   activate();
   check(cuda().get_device_properties(&properties_, index), "cudaGetDeviceProperties");
@@ -88,6 +158,7 @@ Device::Device(const Apis& apis, int index, std::string kind) : apis_(apis), ind
 }
 
 Device::~Device() {
+  faults_.reset();
   compute_.reset();
   staging_.reset();
 }
@@ -160,19 +231,48 @@ void Device::copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   check(cuda().memcpy_async(to, from, bytes, cuda::CopyKind::device_to_device, current().handle()), "cudaMemcpyAsync");
 }
 
+void Device::copy_rows(std::byte* to, std::size_t to_pitch, const std::byte* from, std::size_t from_pitch,
+                       std::size_t bytes, std::size_t rows) {
+  if (rows == 1) return copy(to, from, bytes);  // a pitch means nothing then
+  check(cuda().memcpy_2d_async(to, to_pitch, from, from_pitch, bytes, rows, cuda::CopyKind::device_to_device,
+                               current().handle()),
+        "cudaMemcpy2DAsync");
+}
+
 // From memory that is not pinned the runtime copies before it returns.
 void Device::copy_from_host(std::byte* to, const std::byte* from, std::size_t bytes) {
   check(cuda().memcpy_async(to, from, bytes, cuda::CopyKind::host_to_device, current().handle()), "cudaMemcpyAsync");
 }
 
-void Device::copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes) {
+Device::Staging& Device::staging() {
   if (!staging_) staging_ = std::make_unique<Staging>(*this);
+  return *staging_;
+}
+
+std::uint64_t* Device::fault_word(const std::string& op, std::int64_t limit, FaultText text) {
+  if (!faults_) faults_ = std::make_unique<Faults>(*this);
+  return faults_->word(op, limit, text);
+}
+
+void Device::check_faults() {
+  if (!faults_) return;
+  std::byte* const words = staging().data() + Staging::kBytes;
+  faults_->copy_to(words);
+  current().synchronize();
+  faults_->check(words);
+}
+
+void Device::copy_to_host(std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::byte* const words = staging().data() + Staging::kBytes;
   for (std::size_t done = 0; done < bytes; done += Staging::kBytes) {
     const std::size_t part = std::min(Staging::kBytes, bytes - done);
     check(cuda().memcpy_async(staging_->data(), from + done, part, cuda::CopyKind::device_to_host, current().handle()),
           "cudaMemcpyAsync");
+    const bool last = done + part == bytes;
+    if (last && faults_) faults_->copy_to(words);
     current().synchronize();
     std::memcpy(to + done, staging_->data(), part);
+    if (last && faults_) faults_->check(words);
   }
 }
 

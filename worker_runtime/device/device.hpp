@@ -63,9 +63,13 @@ class Stream {
   void wait(const Event& event);
   // Blocks until everything given so far has run, as Device::wait does.
   void synchronize();
+  // See Device::scratch.
+  std::byte* scratch(std::size_t bytes);
 
  private:
   Device& device_;
+  std::byte* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
   std::string name_;
   cuda::StreamHandle handle_ = nullptr;
 };
@@ -112,6 +116,20 @@ class Device final : public DeviceMemory {
   void launch(int kernel, const void* functor, std::size_t functor_bytes, cuda::LaunchShape shape,
               std::span<const cuda::Access> accesses);
 
+  // Memory for an op of several kernels on the current stream: `bytes` or more, until the next call there.
+  std::byte* scratch(std::size_t bytes) { return current().scratch(bytes); }
+
+  // What to say of the first wrong value that kernels found: its place and the value.
+  using FaultText = std::string (*)(const std::string& op, std::int64_t place, std::int32_t value, std::int64_t limit);
+  // Where kernels tell of wrong data (report_fault in kernels/block.hpp): the same word for the same op and limit.
+  std::uint64_t* fault_word(const std::string& op, std::int64_t limit, FaultText text);
+  // Throws UsageError when kernels that have run found wrong data, once; copy_to_host does so too.
+  void check_faults();
+
+  // `rows` runs of `bytes`, `from_pitch` and `to_pitch` apart, between two places of the device.
+  void copy_rows(std::byte* to, std::size_t to_pitch, const std::byte* from, std::size_t from_pitch, std::size_t bytes,
+                 std::size_t rows);
+
   std::byte* allocate(std::size_t bytes) override;
   void deallocate(std::byte* data) noexcept override;
   void zero(std::byte* to, std::size_t bytes) override;
@@ -122,12 +140,15 @@ class Device final : public DeviceMemory {
  private:
   friend class StreamGuard;
   class Staging;
+  class Faults;
+  Staging& staging();
   Apis apis_;
   int index_;
   std::string kind_;
   cuda::DeviceProperties properties_{};
   std::vector<std::weak_ptr<std::function<void()>>> checks_;
   std::unique_ptr<Staging> staging_;
+  std::unique_ptr<Faults> faults_;
   std::unique_ptr<Stream> compute_;
   std::mutex blas_lt_mutex_;
   std::unique_ptr<BlasLt> blas_lt_;

@@ -4,10 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "rendezvous/base/error.hpp"
-#include "worker_runtime/ops/checks.hpp"
+#include "worker_runtime/ops/copy.hpp"
 
 namespace dtrun::runtime {
 
@@ -19,28 +19,38 @@ Shape shape_of(const Dims& dims, int rank) {
   return Shape(std::span<const std::int64_t>(dims.data(), static_cast<std::size_t>(rank)));
 }
 
-// Calls move(offset in the tensor, offset in dense memory, bytes) for every run of `box`.
+// Calls move(copy) for runs of `box` of equal distance, `from` and `from_pitch` in the tensor, `to` and `to_pitch` in
+// dense memory.
 template <class Move>
 void for_each_run(const Tensor& tensor, const Box& box, Move move) {
   if (box.numel() == 0) return;
   const Shape& outer = tensor.shape();
-  // Trailing dimensions that the box has whole belong to one run, and so does the first that it cuts.
+  // Trailing dimensions that the box has whole belong to one run, and so does the first that it cuts. The dimension
+  // before says how many runs lie at one distance.
   int cut = box.shape.rank() - 1;
   std::int64_t inner = 1;
   while (cut > 0 && box.shape[cut] == outer[cut]) inner *= outer[cut--];
-  const auto item = static_cast<std::int64_t>(size_of(tensor.dtype()));
   const std::int64_t run = cut < 0 ? 1 : inner * box.shape[cut];
-  const std::int64_t runs = box.numel() / run;
+  const std::int64_t pitch = cut < 1 ? run : inner * outer[cut];
+  const std::int64_t rows = cut < 1 ? 1 : box.shape[cut - 1];
+  const std::int64_t groups = box.numel() / (run * rows);
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::size_t>(elements) * size_of(tensor.dtype());
+  };
   Dims at{};
-  for (std::int64_t i = 0; i < runs; ++i) {
+  for (std::int64_t i = 0; i < groups; ++i) {
     std::int64_t first = 0;
     for (int dim = 0; dim < box.shape.rank(); ++dim) {
       const auto d = static_cast<std::size_t>(dim);
       first = first * outer[dim] + box.offset[d] + at[d];
     }
-    move(static_cast<std::size_t>(first * item), static_cast<std::size_t>(i * run * item),
-         static_cast<std::size_t>(run * item));
-    for (int dim = cut - 1; dim >= 0; --dim) {
+    move(ops::RowCopy{.rows = static_cast<std::size_t>(rows),
+                      .bytes = bytes(run),
+                      .from = bytes(first),
+                      .from_pitch = bytes(pitch),
+                      .to = bytes(i * run * rows),
+                      .to_pitch = bytes(run)});
+    for (int dim = cut - 2; dim >= 0; --dim) {
       if (++at[static_cast<std::size_t>(dim)] < box.shape[dim]) break;
       at[static_cast<std::size_t>(dim)] = 0;
     }
@@ -138,16 +148,14 @@ ops::GlobalIndex global_index(const Shape& shape, const Box& box) {
 }
 
 void copy_box_out(const Tensor& dense, const Tensor& tensor, const Box& box) {
-  if (ops::are_abstract("copy_box_out", dense, tensor)) return;
-  for_each_run(tensor, box, [&](std::size_t at, std::size_t packed, std::size_t bytes) {
-    std::memcpy(dense.raw() + packed, tensor.raw() + at, bytes);
-  });
+  for_each_run(tensor, box, [&](const ops::RowCopy& copy) { ops::copy_rows(tensor, dense, copy); });
 }
 
 void copy_box_in(const Tensor& tensor, const Box& box, const Tensor& dense) {
-  if (ops::are_abstract("copy_box_in", dense, tensor)) return;
-  for_each_run(tensor, box, [&](std::size_t at, std::size_t packed, std::size_t bytes) {
-    std::memcpy(tensor.raw() + at, dense.raw() + packed, bytes);
+  for_each_run(tensor, box, [&](ops::RowCopy copy) {
+    std::swap(copy.from, copy.to);
+    std::swap(copy.from_pitch, copy.to_pitch);
+    ops::copy_rows(dense, tensor, copy);
   });
 }
 

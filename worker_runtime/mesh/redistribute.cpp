@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/mesh/exchange.hpp"
+#include "worker_runtime/ops/elementwise.hpp"
 
 namespace dtrun::runtime {
 
@@ -16,11 +16,8 @@ namespace {
 
 // What adding leaves every other number as it is: -0.0 for floating point, because 0.0 would turn -0.0 into 0.0.
 void fill_neutral(const Tensor& tensor) {
-  if (tensor.is_abstract()) return;
-  if (tensor.dtype() == DType::f32) {
-    for (float& value : tensor.span<float>()) value = -0.0F;
-  } else if (tensor.dtype() == DType::bf16) {
-    for (bfloat16& value : tensor.span<bfloat16>()) value.bits = 0x8000;
+  if (tensor.dtype() == DType::f32 || tensor.dtype() == DType::bf16) {
+    ops::fill(tensor, -0.0F);
   } else {
     tensor.zero();
   }

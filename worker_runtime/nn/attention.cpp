@@ -6,6 +6,7 @@
 #include <new>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/core/device_memory.hpp"
 #include "worker_runtime/nn/tensor_parallel.hpp"
 #include "worker_runtime/ops/attention.hpp"
 
@@ -37,7 +38,7 @@ class RotaryNode final : public Node {
   Tensor rows(const Tensor& x) const {
     const std::int64_t places = x.rank() == 3 ? x.dim(1) : 1;
     if (x.is_abstract()) return table_->abstract(places);
-    return table_->at_least(first_ + places).narrow(first_, places);
+    return table_->at_least(first_ + places, x.device()).narrow(first_, places);
   }
   std::shared_ptr<RotaryTable> table_;
   std::int64_t first_;
@@ -78,22 +79,33 @@ class GroupedAttentionNode final : public Node {
   Tensor q_, k_, v_, out_, lse_;
 };
 
+// In no account.
+Tensor make_table(const Shape& shape, DeviceMemory* device) {
+  const auto bytes = static_cast<std::size_t>(shape.numel()) * sizeof(float);
+  constexpr std::align_val_t kAlignment{Arena::kAlignment};
+  std::byte* const data =
+      device != nullptr ? device->allocate(bytes) : static_cast<std::byte*>(::operator new(bytes, kAlignment));
+  const auto release = [device](std::byte* block, std::size_t) {
+    if (device != nullptr) return device->deallocate(block);
+    ::operator delete (block, std::align_val_t{Arena::kAlignment});
+  };
+  return Tensor::from_storage(std::make_shared<Storage>(data, bytes, release, device), 0, shape, DType::f32);
+}
+
 }  // namespace
 
-const Tensor& RotaryTable::at_least(std::int64_t positions) {
-  if (!table_.defined() || table_.dim(0) < positions) {
-    // Doubled, so that sequences that grow by one make few tables.
-    const std::int64_t rows = table_.defined() ? std::max(positions, 2 * table_.dim(0)) : positions;
-    const auto bytes = static_cast<std::size_t>(rows * head_dim_) * sizeof(float);
-    constexpr std::align_val_t kAlignment{Arena::kAlignment};
-    auto storage = std::make_shared<Storage>(
-        static_cast<std::byte*>(::operator new(bytes, kAlignment)), bytes,
-        [](std::byte* data, std::size_t) { ::operator delete (data, std::align_val_t{Arena::kAlignment}); });
-    const Tensor table = Tensor::from_storage(std::move(storage), 0, {rows, head_dim_}, DType::f32);
-    ops::rope_table(theta_, table, scaling_);
-    table_ = table;
+const Tensor& RotaryTable::at_least(std::int64_t positions, DeviceMemory* device) {
+  Tensor& table = tables_[device];
+  if (table.defined() && table.dim(0) >= positions) return table;
+  // Doubled, so that sequences that grow by one make few tables.
+  const std::int64_t rows = table.defined() ? std::max(positions, 2 * table.dim(0)) : positions;
+  const Tensor larger = make_table({rows, head_dim_}, device);
+  if (device != nullptr) {
+    larger.copy_from(at_least(rows).narrow(0, rows));
+  } else {
+    ops::rope_table(theta_, larger, scaling_);
   }
-  return table_;
+  return table = larger;
 }
 
 Value rotary(Tape& tape, const Value& x, const std::shared_ptr<RotaryTable>& table) {

@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/nn/functional.hpp"
 #include "worker_runtime/nn/tensor_parallel.hpp"
+#include "worker_runtime/ops/copy.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -14,10 +13,7 @@ namespace {
 // ids[B, T] -> ids[B, those places].
 Tensor ids_of(RunContext& ctx, const Tensor& ids, const Range& places) {
   const Tensor result = Tensor::empty({ids.dim(0), places.length}, DType::i32, ctx.activation);
-  for (std::int64_t b = 0; b < ids.dim(0) && !ids.is_abstract(); ++b) {
-    std::copy_n(ids.data<std::int32_t>() + b * ids.dim(1) + places.start, places.length,
-                result.data<std::int32_t>() + b * places.length);
-  }
+  ops::copy_columns(ids, places.start, result);
   return result;
 }
 

@@ -121,9 +121,9 @@ class CrossEntropyNode final : public Node {
     const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);
     if (training_) {
       grad_ = logits;
-      ops::fill(loss, static_cast<float>(ops::cross_entropy_forward_backward(logits, targets_).mean()));
+      ops::cross_entropy_mean_and_gradient(logits, targets_, loss);
     } else {
-      ops::fill(loss, static_cast<float>(ops::cross_entropy_forward(logits, targets_).mean()));
+      ops::cross_entropy_mean(logits, targets_, loss);
     }
     return loss;
   }

@@ -25,13 +25,12 @@ class VocabCrossEntropyNode final : public Node {
     ranks_.max(tops);
     ops::cross_entropy_sums(logits, targets_, part_, tops, sums, training_);
     ranks_.sum(sums);
-    const auto result = ops::cross_entropy_loss(targets_, tops, sums);
+    const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);
+    ops::cross_entropy_loss(targets_, part_, tops, sums, loss);
     if (training_) {
-      ops::cross_entropy_gradient(logits, targets_, part_, sums, result.rows);
+      ops::cross_entropy_gradient(logits, targets_, part_, sums);
       grad_ = logits;
     }
-    const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);
-    ops::fill(loss, static_cast<float>(result.mean()));
     return loss;
   }
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {

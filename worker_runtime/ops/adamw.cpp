@@ -8,6 +8,7 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/threads.hpp"
 
 namespace dtrun::runtime::ops {
@@ -20,7 +21,6 @@ void adamw_step(const Tensor& param, const Tensor& grad, const Tensor& exp_avg, 
   expect_numel("adamw_step", "exp_avg", exp_avg, n);
   expect_numel("adamw_step", "exp_avg_sq", exp_avg_sq, n);
   if (step < 1) throw UsageError("ops", fmt::format("adamw_step: step {}, expected 1 or more", step));
-  if (are_abstract("adamw_step", param, grad, exp_avg, exp_avg_sq)) return;
   const auto t = static_cast<double>(step);
   AdamWFactors factors;
   factors.decay = static_cast<float>(1.0 - settings.lr * settings.weight_decay);
@@ -31,6 +31,10 @@ void adamw_step(const Tensor& param, const Tensor& grad, const Tensor& exp_avg, 
   factors.correction2_sqrt = static_cast<float>(std::sqrt(1.0 - std::pow(settings.beta2, t)));
   factors.eps = static_cast<float>(settings.eps);
   factors.grad_scale = grad_scale;
+  if (ran_elsewhere(
+          "adamw_step", [&] { gpu::adamw_step(param, grad, exp_avg, exp_avg_sq, factors); }, param, grad, exp_avg,
+          exp_avg_sq))
+    return;
   float* const p = param.data<float>();
   const float* const g = grad.data<float>();
   float* const m = exp_avg.data<float>();

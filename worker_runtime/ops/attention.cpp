@@ -7,6 +7,7 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/threads.hpp"
 #include "worker_runtime/ops/workspace.hpp"
 
@@ -19,6 +20,8 @@ struct Layout {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 0;
   const float *q = nullptr, *k = nullptr, *v = nullptr;
   std::int64_t q_stride = 0, kv_stride = 0;  // elements from one token to the next
+  Where place = Where::host;
+  gpu::AttentionPlaces on_device;
 
   std::int64_t width() const { return heads * head_dim; }
   std::int64_t group() const { return heads / kv_heads; }
@@ -51,7 +54,17 @@ Layout check(std::string_view op, const Tensor& qkv, int heads, const Tensor& ou
   const std::int64_t d = layout.width();
   expect_shape(op, "qkv", qkv, Shape{layout.batch, layout.time, 3 * d});
   layout.q_stride = layout.kv_stride = 3 * d;
-  if (are_abstract(op, qkv, out, lse)) return layout;
+  layout.place = where_are(op, qkv, out, lse);
+  layout.on_device = {.q = &qkv,
+                      .k = &qkv,
+                      .v = &qkv,
+                      .k_offset = d,
+                      .v_offset = 2 * d,
+                      .q_stride = 3 * d,
+                      .kv_stride = 3 * d,
+                      .heads = heads,
+                      .kv_heads = heads};
+  if (layout.place != Where::host) return layout;
   layout.q = qkv.data<float>();
   layout.k = layout.q + d;
   layout.v = layout.k + d;
@@ -72,7 +85,15 @@ Layout check(std::string_view op, const Tensor& q, const Tensor& k, const Tensor
   const Shape kv{layout.batch, layout.time, layout.kv_stride};
   expect_shape(op, "k", k, kv);
   expect_shape(op, "v", v, kv);
-  if (are_abstract(op, q, k, v, out, lse)) return layout;
+  layout.place = where_are(op, q, k, v, out, lse);
+  layout.on_device = {.q = &q,
+                      .k = &k,
+                      .v = &v,
+                      .q_stride = layout.q_stride,
+                      .kv_stride = layout.kv_stride,
+                      .heads = heads,
+                      .kv_heads = kv_heads};
+  if (layout.place != Where::host) return layout;
   layout.q = q.data<float>();
   layout.k = k.data<float>();
   layout.v = v.data<float>();
@@ -98,7 +119,8 @@ AttentionHead head_at(const Layout& layout, std::int64_t b, std::int64_t h, cons
 }
 
 void forward(const Layout& layout, const Tensor& out, const Tensor& lse) {
-  if (out.numel() == 0 || out.is_abstract()) return;
+  if (layout.place == Where::device) return gpu::attention_forward(layout.on_device, out, lse);
+  if (out.numel() == 0 || layout.place == Where::abstract) return;
   parallel_chunks(layout.batch * layout.heads, [&](std::int64_t index) {
     kernels().attention_forward(head_at(layout, index / layout.heads, index % layout.heads, out, lse));
   });
@@ -135,7 +157,13 @@ void attention_backward(const Tensor& qkv, const Tensor& out, const Tensor& lse,
   const Layout layout = check(kOp, qkv, heads, out, lse);
   expect_shape(kOp, "dout", dout, out.shape());
   expect_shape(kOp, "dqkv", dqkv, qkv.shape());
-  if (are_abstract(kOp, qkv, dout, dqkv)) return;
+  if (ran_elsewhere(
+          kOp,
+          [&] {
+            gpu::attention_backward(layout.on_device, out, lse, dout, {dqkv, dqkv, dqkv});
+          },
+          qkv, dout, dqkv))
+    return;
   float* const dq = dqkv.data<float>();
   backward(layout, out, lse, dout, dq, dq + layout.width(), dq + 2 * layout.width());
 }
@@ -153,7 +181,10 @@ void grouped_attention_backward(const Tensor& q, const Tensor& k, const Tensor& 
   expect_shape(kOp, "dq", grads.dq, q.shape());
   expect_shape(kOp, "dk", grads.dk, k.shape());
   expect_shape(kOp, "dv", grads.dv, v.shape());
-  if (are_abstract(kOp, q, dout, grads.dq, grads.dk, grads.dv)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::attention_backward(layout.on_device, out, lse, dout, grads); }, q, dout, grads.dq, grads.dk,
+          grads.dv))
+    return;
   backward(layout, out, lse, dout, grads.dq.data<float>(), grads.dk.data<float>(), grads.dv.data<float>());
 }
 

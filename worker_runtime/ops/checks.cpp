@@ -16,19 +16,25 @@ std::string_view place_text(const Tensor& x) {
   return x.is_abstract() ? "is abstract" : x.device() != nullptr ? "is on a device" : "is in host memory";
 }
 
+// Kernels of a device compute with bf16 too, where the CPU has f32 elements of that precision.
+bool has_type(const Tensor& x, DType dtype) {
+  if (!x.defined() || x.dtype() == dtype) return x.defined();
+  return dtype == DType::f32 && x.dtype() == DType::bf16 && (x.device() != nullptr || x.is_abstract());
+}
+
 }  // namespace
 
 void expect_dtype(std::string_view op, std::string_view name, const Tensor& x, DType dtype) {
-  if (!x.defined() || x.dtype() != dtype) fail(op, name, x, fmt::format("{} elements", name_of(dtype)));
+  if (!has_type(x, dtype)) fail(op, name, x, fmt::format("{} elements", name_of(dtype)));
 }
 
 void expect_shape(std::string_view op, std::string_view name, const Tensor& x, const Shape& shape) {
-  if (!x.defined() || x.dtype() != DType::f32 || x.shape() != shape)
+  if (!has_type(x, DType::f32) || x.shape() != shape)
     fail(op, name, x, fmt::format("f32 {}", shape.to_string()));
 }
 
 Rows rows_of(std::string_view op, std::string_view name, const Tensor& x, DType dtype) {
-  if (!x.defined() || x.dtype() != dtype || x.rank() < 1)
+  if (!has_type(x, dtype) || x.rank() < 1)
     fail(op, name, x, fmt::format("{} of one dimension or more", name_of(dtype)));
   const std::int64_t columns = x.dim(-1);
   std::int64_t rows = 1;
@@ -37,7 +43,7 @@ Rows rows_of(std::string_view op, std::string_view name, const Tensor& x, DType 
 }
 
 void expect_rows(std::string_view op, std::string_view name, const Tensor& x, std::int64_t rows, std::int64_t columns) {
-  if (x.defined() && x.dtype() == DType::f32 && x.rank() >= 1) {
+  if (has_type(x, DType::f32) && x.rank() >= 1) {
     const Rows got = rows_of(op, name, x);
     if (got.rows == rows && got.columns == columns) return;
   }
@@ -65,7 +71,7 @@ void throw_no_device_op(std::string_view op) {
 }
 
 void expect_numel(std::string_view op, std::string_view name, const Tensor& x, std::int64_t count, DType dtype) {
-  if (!x.defined() || x.dtype() != dtype || x.numel() != count)
+  if (!has_type(x, dtype) || x.numel() != count)
     fail(op, name, x, fmt::format("{} with {} elements", name_of(dtype), count));
 }
 

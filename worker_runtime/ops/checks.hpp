@@ -1,5 +1,6 @@
 // What ops ask of their tensors before they touch memory. Every failure is a ShapeError that names the op, the tensor
-// and what came.
+// and what came. Where f32 is asked for, bf16 will do on a device (and abstract): the kernels there know both, and which
+// tensors must be of one type.
 #pragma once
 
 #include <cstdint>
@@ -45,6 +46,15 @@ bool are_abstract(std::string_view op, const Tensors&... tensors) {
   const Where place = where_are(op, tensors...);
   if (place == Where::device) throw_no_device_op(op);
   return place == Where::abstract;
+}
+
+// Whether an op is done for tensors that are not in host memory: abstract ones were only to be checked, those of a
+// device are given to `on_device`.
+template <class OnDevice, class... Tensors>
+bool ran_elsewhere(std::string_view op, OnDevice on_device, const Tensors&... tensors) {
+  const Where place = where_are(op, tensors...);
+  if (place == Where::device) on_device();
+  return place != Where::host;
 }
 
 }  // namespace dtrun::runtime::ops

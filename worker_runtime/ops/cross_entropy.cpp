@@ -8,6 +8,8 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/fault_text.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/threads.hpp"
 
 namespace dtrun::runtime::ops {
@@ -49,11 +51,33 @@ CrossEntropySum run(const Tensor& logits, const Tensor& targets, const float* sc
       }
     }
   });
-  for (const double loss : losses) result.loss_sum += loss;
+  result.loss_sum = kernels().sum(losses.data(), rows);
   return result;
 }
 
+void mean(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale, bool gradient) {
+  const auto rows = rows_of("cross_entropy", "logits", logits).rows;
+  expect_numel("cross_entropy", "targets", targets, rows, DType::i32);
+  expect_numel("cross_entropy", "loss", loss, 1);
+  if (ran_elsewhere(
+          "cross_entropy", [&] { gpu::cross_entropy(logits, targets, loss, scale, gradient); }, logits, targets, loss))
+    return;
+  *loss.data<float>() = static_cast<float>(run(logits, targets, gradient ? &scale : nullptr, kIgnoreIndex).mean());
+}
+
 }  // namespace
+
+std::string target_fault_text(const std::string& op, std::int64_t row, std::int32_t target, std::int64_t limit) {
+  return fmt::format("{}: target {} of row {}, expected 0 to {} or {}", op, target, row, limit - 1, kIgnoreIndex);
+}
+
+void cross_entropy_mean(const Tensor& logits, const Tensor& targets, const Tensor& loss) {
+  mean(logits, targets, loss, 0.0F, false);
+}
+
+void cross_entropy_mean_and_gradient(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale) {
+  mean(logits, targets, loss, scale, true);
+}
 
 CrossEntropySum cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int32_t ignore_index) {
   return run(logits, targets, nullptr, ignore_index);

@@ -27,4 +27,10 @@ CrossEntropySum cross_entropy_forward(const Tensor& logits, const Tensor& target
 CrossEntropySum cross_entropy_forward_backward(const Tensor& logits, const Tensor& targets, float scale = 1.0F,
                                                std::int32_t ignore_index = kIgnoreIndex);
 
+// The same of any place: the mean over the counted rows goes into loss[1], f32, and nothing comes to the host. A wrong
+// target on a device is told by it when it is next waited for.
+void cross_entropy_mean(const Tensor& logits, const Tensor& targets, const Tensor& loss);
+void cross_entropy_mean_and_gradient(const Tensor& logits, const Tensor& targets, const Tensor& loss,
+                                     float scale = 1.0F);
+
 }  // namespace dtrun::runtime::ops

@@ -1,13 +1,14 @@
 #include "worker_runtime/ops/cross_entropy_part.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/fault_text.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/threads.hpp"
 
 namespace dtrun::runtime::ops {
@@ -24,9 +25,13 @@ void for_rows(std::int64_t rows, Function function) {
 void check_targets(std::span<const std::int32_t> targets, std::int64_t classes) {
   for (std::size_t i = 0; i < targets.size(); ++i) {
     if (targets[i] == kIgnoreIndex || (targets[i] >= 0 && targets[i] < classes)) continue;
-    throw UsageError("ops", fmt::format("cross_entropy: target {} of row {}, expected 0 to {} or {}", targets[i], i,
-                                        classes - 1, kIgnoreIndex));
+    throw UsageError("ops", target_fault_text("cross_entropy", static_cast<std::int64_t>(i), targets[i], classes));
   }
+}
+
+std::int64_t counted(const Tensor& targets) {
+  return std::ranges::count_if(targets.span<std::int32_t>(),
+                               [](std::int32_t target) { return target != kIgnoreIndex; });
 }
 
 }  // namespace
@@ -34,7 +39,9 @@ void check_targets(std::span<const std::int32_t> targets, std::int64_t classes) 
 void cross_entropy_tops(const Tensor& logits, const Tensor& tops) {
   const auto [rows, classes] = rows_of("cross_entropy_tops", "logits", logits);
   expect_numel("cross_entropy_tops", "tops", tops, rows);
-  if (are_abstract("cross_entropy_tops", logits, tops)) return;
+  if (ran_elsewhere(
+          "cross_entropy_tops", [&] { gpu::cross_entropy_tops(logits, tops); }, logits, tops))
+    return;
   for_rows(rows, [&, classes = classes](std::int64_t row) {
     tops.data<float>()[row] = kernels().row_max(logits.data<float>() + row * classes, classes);
   });
@@ -47,7 +54,9 @@ void cross_entropy_sums(const Tensor& logits, const Tensor& targets, VocabularyP
   expect_numel(kOp, "targets", targets, rows, DType::i32);
   expect_numel(kOp, "tops", tops, rows);
   expect_numel(kOp, "sums", sums, 2 * rows);
-  if (are_abstract(kOp, logits, targets, tops, sums)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::cross_entropy_sums(logits, targets, part, tops, sums, keep); }, logits, targets, tops, sums))
+    return;
   check_targets(targets.span<std::int32_t>(), part.whole);
   for_rows(rows, [&, rows = rows, classes = classes](std::int64_t row) {
     float* const values = logits.data<float>() + row * classes;
@@ -57,30 +66,37 @@ void cross_entropy_sums(const Tensor& logits, const Tensor& targets, VocabularyP
   });
 }
 
-CrossEntropySum cross_entropy_loss(const Tensor& targets, const Tensor& tops, const Tensor& sums) {
+void cross_entropy_loss(const Tensor& targets, VocabularyPart part, const Tensor& tops, const Tensor& sums,
+                        const Tensor& loss) {
+  constexpr std::string_view kOp = "cross_entropy_loss";
   const std::int64_t rows = targets.numel();
-  expect_numel("cross_entropy_loss", "tops", tops, rows);
-  expect_numel("cross_entropy_loss", "sums", sums, 2 * rows);
-  if (are_abstract("cross_entropy_loss", targets, tops, sums)) return {.loss_sum = 0, .rows = rows};
-  CrossEntropySum result;
+  expect_numel(kOp, "tops", tops, rows);
+  expect_numel(kOp, "sums", sums, 2 * rows);
+  expect_numel(kOp, "loss", loss, 1);
+  if (ran_elsewhere(
+          kOp, [&] { gpu::cross_entropy_loss(targets, part, tops, sums, loss); }, targets, tops, sums, loss))
+    return;
+  std::vector<double> losses(static_cast<std::size_t>(rows));
   for (std::int64_t row = 0; row < rows; ++row) {
     if (targets.data<std::int32_t>()[row] == kIgnoreIndex) continue;
-    result.loss_sum += static_cast<double>(tops.data<float>()[row]) +
-                       std::log(static_cast<double>(sums.data<float>()[row])) -
-                       static_cast<double>(sums.data<float>()[rows + row]);
-    ++result.rows;
+    losses[static_cast<std::size_t>(row)] = static_cast<double>(tops.data<float>()[row]) +
+                                            std::log(static_cast<double>(sums.data<float>()[row])) -
+                                            static_cast<double>(sums.data<float>()[rows + row]);
   }
-  return result;
+  const CrossEntropySum result{.loss_sum = kernels().sum(losses.data(), rows), .rows = counted(targets)};
+  *loss.data<float>() = static_cast<float>(result.mean());
 }
 
-void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums,
-                            std::int64_t rows) {
+void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part,
+                            const Tensor& sums) {
   constexpr std::string_view kOp = "cross_entropy_gradient";
   const auto [places, classes] = rows_of(kOp, "exponentials", exponentials);
   expect_numel(kOp, "targets", targets, places, DType::i32);
   expect_numel(kOp, "sums", sums, 2 * places);
-  if (are_abstract(kOp, exponentials, targets, sums)) return;
-  const double factor = 1.0 / static_cast<double>(rows);
+  if (ran_elsewhere(
+          kOp, [&] { gpu::cross_entropy_gradient(exponentials, targets, part, sums); }, exponentials, targets, sums))
+    return;
+  const double factor = 1.0 / static_cast<double>(counted(targets));
   for_rows(places, [&, classes = classes](std::int64_t row) {
     float* const values = exponentials.data<float>() + row * classes;
     const std::int32_t target = targets.data<std::int32_t>()[row];

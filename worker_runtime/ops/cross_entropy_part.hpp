@@ -20,10 +20,11 @@ void cross_entropy_tops(const Tensor& logits, const Tensor& tops);
 void cross_entropy_sums(const Tensor& logits, const Tensor& targets, VocabularyPart part, const Tensor& tops,
                         const Tensor& sums, bool keep);
 
-CrossEntropySum cross_entropy_loss(const Tensor& targets, const Tensor& tops, const Tensor& sums);
+// loss[1] = the mean over the rows that count.
+void cross_entropy_loss(const Tensor& targets, VocabularyPart part, const Tensor& tops, const Tensor& sums,
+                        const Tensor& loss);
 
-// exponentials[N, classes here] become the gradient of the mean loss over `rows` counted rows.
-void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums,
-                            std::int64_t rows);
+// exponentials[N, classes here] become the gradient of the mean loss.
+void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums);
 
 }  // namespace dtrun::runtime::ops

@@ -13,15 +13,24 @@
 
 namespace dtrun::runtime::ops {
 void fill(const Tensor& x, float value) {
-  expect_dtype("fill", "x", x, DType::f32);
-  if (are_abstract("fill", x)) return;
-  float* const to = x.data<float>();
-  for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) { std::fill_n(to + begin, count, value); });
+  if (x.dtype() != DType::bf16) expect_dtype("fill", "x", x, DType::f32);
+  if (ran_elsewhere(
+          "fill", [&] { gpu::fill(x, value); }, x))
+    return;
+  const auto fill_with = [&](auto* to, auto stored) {
+    for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) { std::fill_n(to + begin, count, stored); });
+  };
+  if (x.dtype() == DType::f32) return fill_with(x.data<float>(), value);
+  std::uint16_t narrow = 0;
+  kernels().to_bf16(&value, &narrow, 1);
+  fill_with(reinterpret_cast<std::uint16_t*>(x.raw()), narrow);
 }
 
 void scale(const Tensor& x, float factor) {
   expect_dtype("scale", "x", x, DType::f32);
-  if (are_abstract("scale", x)) return;
+  if (ran_elsewhere(
+          "scale", [&] { gpu::scale(x, factor); }, x))
+    return;
   float* const to = x.data<float>();
   for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) { kernels().scale(to + begin, factor, count); });
 }
@@ -29,7 +38,9 @@ void scale(const Tensor& x, float factor) {
 void scale(const Tensor& x, const Tensor& factor) {
   expect_dtype("scale", "x", x, DType::f32);
   expect_numel("scale", "factor", factor, 1);
-  if (are_abstract("scale", x, factor)) return;
+  if (ran_elsewhere(
+          "scale", [&] { gpu::scale(x, factor); }, x, factor))
+    return;
   if (*factor.data<float>() != 1.0F) scale(x, *factor.data<float>());
 }
 
@@ -37,8 +48,9 @@ void add(const Tensor& a, const Tensor& b, const Tensor& out) {
   expect_dtype("add", "a", a, DType::f32);
   expect_numel("add", "b", b, a.numel());
   expect_numel("add", "out", out, a.numel());
-  if (const auto place = where_are("add", a, b, out); place != Where::host)
-    return place == Where::device ? gpu::add(a, b, out) : void();
+  if (ran_elsewhere(
+          "add", [&] { gpu::add(a, b, out); }, a, b, out))
+    return;
   const float* const from_a = a.data<float>();
   const float* const from_b = b.data<float>();
   float* const to = out.data<float>();
@@ -50,7 +62,9 @@ void add(const Tensor& a, const Tensor& b, const Tensor& out) {
 void axpy(float factor, const Tensor& x, const Tensor& y) {
   expect_dtype("axpy", "x", x, DType::f32);
   expect_numel("axpy", "y", y, x.numel());
-  if (are_abstract("axpy", x, y)) return;
+  if (ran_elsewhere(
+          "axpy", [&] { gpu::axpy(factor, x, y); }, x, y))
+    return;
   const float* const from = x.data<float>();
   float* const to = y.data<float>();
   for_pieces(x.numel(),
@@ -60,6 +74,7 @@ void axpy(float factor, const Tensor& x, const Tensor& y) {
 double squared_norm(const Tensor& x) {
   expect_dtype("squared_norm", "x", x, DType::f32);
   if (x.is_abstract()) return 0;
+  if (x.device() != nullptr) return gpu::squared_norm(x);
   const float* const from = x.data<float>();
   std::vector<double> parts(static_cast<std::size_t>((x.numel() + kPiece - 1) / kPiece));
   for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) {
@@ -73,7 +88,9 @@ double squared_norm(const Tensor& x) {
 void cast_to_bf16(const Tensor& x, const Tensor& y) {
   expect_dtype("cast_to_bf16", "x", x, DType::f32);
   expect_numel("cast_to_bf16", "y", y, x.numel(), DType::bf16);
-  if (are_abstract("cast_to_bf16", x, y)) return;
+  if (ran_elsewhere(
+          "cast_to_bf16", [&] { gpu::cast_to_bf16(x, y); }, x, y))
+    return;
   const float* const from = x.data<float>();
   auto* const to = reinterpret_cast<std::uint16_t*>(y.raw());
   for_pieces(x.numel(),
@@ -83,7 +100,9 @@ void cast_to_bf16(const Tensor& x, const Tensor& y) {
 void cast_to_f32(const Tensor& x, const Tensor& y) {
   expect_dtype("cast_to_f32", "x", x, DType::bf16);
   expect_numel("cast_to_f32", "y", y, x.numel());
-  if (are_abstract("cast_to_f32", x, y)) return;
+  if (ran_elsewhere(
+          "cast_to_f32", [&] { gpu::cast_to_f32(x, y); }, x, y))
+    return;
   const auto* const from = reinterpret_cast<const std::uint16_t*>(x.raw());
   float* const to = y.data<float>();
   for_pieces(x.numel(),
@@ -92,7 +111,9 @@ void cast_to_f32(const Tensor& x, const Tensor& y) {
 
 void round_to_bf16(const Tensor& x) {
   expect_dtype("round_to_bf16", "x", x, DType::f32);
-  if (x.is_abstract()) return;
+  if (ran_elsewhere(
+          "round_to_bf16", [&] { gpu::round_to_bf16(x); }, x))
+    return;
   float* const values = x.data<float>();
   for_pieces(x.numel(), [&](std::int64_t begin, std::int64_t count) {
     constexpr std::int64_t kBlock = 1024;
@@ -108,7 +129,9 @@ void round_to_bf16(const Tensor& x) {
 void gelu_forward(const Tensor& x, const Tensor& y) {
   expect_dtype("gelu_forward", "x", x, DType::f32);
   expect_numel("gelu_forward", "y", y, x.numel());
-  if (are_abstract("gelu_forward", x, y)) return;
+  if (ran_elsewhere(
+          "gelu_forward", [&] { gpu::gelu_forward(x, y); }, x, y))
+    return;
   const float* const from = x.data<float>();
   float* const to = y.data<float>();
   for_pieces(x.numel(),
@@ -119,7 +142,9 @@ void gelu_backward(const Tensor& x, const Tensor& dy, const Tensor& dx) {
   expect_dtype("gelu_backward", "x", x, DType::f32);
   expect_numel("gelu_backward", "dy", dy, x.numel());
   expect_numel("gelu_backward", "dx", dx, x.numel());
-  if (are_abstract("gelu_backward", x, dy, dx)) return;
+  if (ran_elsewhere(
+          "gelu_backward", [&] { gpu::gelu_backward(x, dy, dx); }, x, dy, dx))
+    return;
   const float* const from = x.data<float>();
   const float* const gradient = dy.data<float>();
   float* const to = dx.data<float>();

@@ -9,6 +9,8 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/fault_text.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/threads.hpp"
 #include "worker_runtime/ops/workspace.hpp"
 
@@ -21,8 +23,7 @@ void check_ids(std::string_view op, const Tensor& ids, std::int64_t vocabulary) 
   const auto span = ids.span<std::int32_t>();
   for (std::size_t i = 0; i < span.size(); ++i) {
     if (span[i] < 0 || span[i] >= vocabulary) {
-      throw UsageError("ops",
-                       fmt::format("{}: token id {} at place {}, expected 0 to {}", op, span[i], i, vocabulary - 1));
+      throw UsageError("ops", token_fault_text(std::string(op), static_cast<std::int64_t>(i), span[i], vocabulary));
     }
   }
 }
@@ -65,6 +66,10 @@ std::int64_t whole_vocabulary(const VocabularyPart& part, std::int64_t rows) {
 
 }  // namespace
 
+std::string token_fault_text(const std::string& op, std::int64_t place, std::int32_t id, std::int64_t limit) {
+  return fmt::format("{}: token id {} at place {}, expected 0 to {}", op, id, place, limit - 1);
+}
+
 void embedding_forward(const Tensor& ids, const Tensor& tokens, const Tensor& positions, const Tensor& out,
                        VocabularyPart part) {
   constexpr std::string_view kOp = "embedding_forward";
@@ -75,7 +80,9 @@ void embedding_forward(const Tensor& ids, const Tensor& tokens, const Tensor& po
     const Rows table = rows_of(kOp, "positions", positions);
     expect_rows(kOp, "positions", positions, std::max(table.rows, time), d);
   }
-  if (are_abstract(kOp, ids, tokens, positions, out)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::embedding_forward(ids, tokens, positions, out, part); }, ids, tokens, positions, out))
+    return;
   check_ids(kOp, ids, whole_vocabulary(part, table_rows));
   const auto row_bytes = static_cast<std::size_t>(d) * sizeof(float);
   for_rows(batch * time, [&, time = time, d = d, table_rows = table_rows](std::int64_t place) {
@@ -100,7 +107,9 @@ void embedding_backward_tokens(const Tensor& ids, const Tensor& dout, const Tens
   const auto [batch, time] = rows_of(kOp, "ids", ids, DType::i32);
   const auto [table_rows, d] = rows_of(kOp, "dtokens", dtokens);
   expect_rows(kOp, "dout", dout, batch * time, d);
-  if (are_abstract(kOp, ids, dout, dtokens)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::embedding_backward_tokens(ids, dout, dtokens, into, part); }, ids, dout, dtokens))
+    return;
   check_ids(kOp, ids, whole_vocabulary(part, table_rows));
   const Places places = places_by_id(ids.span<std::int32_t>(), part.first, table_rows);
   const float* const from = dout.data<float>();
@@ -138,7 +147,9 @@ void embedding_backward_positions(const Tensor& dout, const Tensor& dpositions, 
   const std::int64_t d = dout.dim(2);
   const std::int64_t table = rows_of(kOp, "dpositions", dpositions).rows;
   expect_rows(kOp, "dpositions", dpositions, std::max(table, first + time), d);
-  if (are_abstract(kOp, dout, dpositions)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::embedding_backward_positions(dout, dpositions, first); }, dout, dpositions))
+    return;
   const float* const from = dout.data<float>();
   for_rows(table, [&](std::int64_t position) {
     float* const to = dpositions.data<float>() + position * d;
@@ -161,7 +172,9 @@ void add_positions(const Tensor& x, const Tensor& positions, std::int64_t first,
   const std::int64_t table = rows_of(kOp, "positions", positions).rows;
   expect_rows(kOp, "positions", positions, std::max(table, first + time), d);
   expect_shape(kOp, "y", y, x.shape());
-  if (are_abstract(kOp, x, positions, y)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::add_positions(x, positions, first, y); }, x, positions, y))
+    return;
   for_rows(x.dim(0) * time, [&](std::int64_t place) {
     kernels().add(x.data<float>() + place * d, positions.data<float>() + (first + place % time) * d,
                   y.data<float>() + place * d, d);

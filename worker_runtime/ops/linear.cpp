@@ -4,7 +4,9 @@
 
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/cpu_level.hpp"
 #include "worker_runtime/ops/gemm.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/gpu/linear.hpp"
 #include "worker_runtime/ops/threads.hpp"
 
@@ -86,7 +88,8 @@ void linear_backward_weight(const Tensor& x, const Tensor& dy, WeightLayout layo
   if (place == Where::device) gpu::linear_backward_weight(x, dy, layout, dweight, dbias);
   if (place != Where::host) return;
   const bool in_out = layout == WeightLayout::in_out;
-  const bool sums_while_packing = dbias.defined() && in_out && in.columns > 0;
+  // The level twin sums as a device does: by itself.
+  const bool sums_while_packing = dbias.defined() && in_out && in.columns > 0 && cpu_level() != CpuLevel::twin;
   gemm({.m = in_out ? in.columns : out.columns,
         .n = in_out ? out.columns : in.columns,
         .k = in.rows,
@@ -101,7 +104,9 @@ void linear_backward_weight(const Tensor& x, const Tensor& dy, WeightLayout layo
 void add_bias(const Tensor& y, const Tensor& bias) {
   const Rows rows = rows_of("add_bias", "y", y);
   expect_shape("add_bias", "bias", bias, Shape{rows.columns});
-  if (are_abstract("add_bias", y, bias)) return;
+  if (ran_elsewhere(
+          "add_bias", [&] { gpu::add_bias(y, bias); }, y, bias))
+    return;
   constexpr std::int64_t kRows = 64;  // of one chunk
   parallel_chunks((rows.rows + kRows - 1) / kRows, [&](std::int64_t chunk) {
     for (std::int64_t row = chunk * kRows; row < std::min(rows.rows, (chunk + 1) * kRows); ++row) {
@@ -114,7 +119,9 @@ void add_bias(const Tensor& y, const Tensor& bias) {
 void bias_backward(const Tensor& dy, const Tensor& dbias) {
   const Rows rows = rows_of("bias_backward", "dy", dy);
   expect_shape("bias_backward", "dbias", dbias, Shape{rows.columns});
-  if (are_abstract("bias_backward", dy, dbias)) return;
+  if (ran_elsewhere(
+          "bias_backward", [&] { gpu::bias_backward(dy, dbias); }, dy, dbias))
+    return;
   column_sums(dy.data<float>(), rows.rows, rows.columns, dbias.data<float>());
 }
 

@@ -31,8 +31,9 @@ void layernorm_forward(const Tensor& x, const Tensor& gamma, const Tensor& beta,
   expect_rows(kOp, "y", y, rows, d);
   expect_numel(kOp, "mean", mean, rows);
   expect_numel(kOp, "rstd", rstd, rows);
-  if (const auto place = where_are(kOp, x, gamma, beta, y, mean, rstd); place != Where::host)
-    return place == Where::device ? gpu::layernorm_forward(x, gamma, beta, eps, y, mean, rstd) : void();
+  if (ran_elsewhere(
+          kOp, [&] { gpu::layernorm_forward(x, gamma, beta, eps, y, mean, rstd); }, x, gamma, beta, y, mean, rstd))
+    return;
   for_row_pieces(rows, d, [&, d = d](std::int64_t begin, std::int64_t count) {
     kernels().layernorm_forward(x.data<float>() + begin * d, gamma.data<float>(), beta.data<float>(), eps, count, d,
                                 y.data<float>() + begin * d, mean.data<float>() + begin, rstd.data<float>() + begin);
@@ -48,7 +49,10 @@ void layernorm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& g
   expect_numel(kOp, "mean", mean, rows);
   expect_numel(kOp, "rstd", rstd, rows);
   expect_rows(kOp, "dx", dx, rows, d);
-  if (are_abstract(kOp, dy, x, gamma, mean, rstd, dx)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::layernorm_backward_input(dy, x, gamma, mean, rstd, dx, into); }, dy, x, gamma, mean, rstd,
+          dx))
+    return;
   for_row_pieces(rows, d, [&, d = d](std::int64_t begin, std::int64_t count) {
     kernels().layernorm_backward_input(dy.data<float>() + begin * d, x.data<float>() + begin * d, gamma.data<float>(),
                                        mean.data<float>() + begin, rstd.data<float>() + begin, count, d,
@@ -65,7 +69,10 @@ void layernorm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& 
   expect_numel(kOp, "rstd", rstd, rows);
   expect_shape(kOp, "dgamma", dgamma, Shape{d});
   expect_shape(kOp, "dbeta", dbeta, Shape{d});
-  if (are_abstract(kOp, dy, x, mean, rstd, dgamma, dbeta)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::layernorm_backward_weight(dy, x, mean, rstd, dgamma, dbeta); }, dy, x, mean, rstd, dgamma,
+          dbeta))
+    return;
   parallel_chunks((d + kColumns - 1) / kColumns, [&, rows = rows, d = d](std::int64_t i) {
     const std::int64_t begin = i * kColumns;
     kernels().layernorm_backward_weight(dy.data<float>() + begin, x.data<float>() + begin, mean.data<float>(),
@@ -80,7 +87,9 @@ void rmsnorm_forward(const Tensor& x, const Tensor& gamma, float eps, const Tens
   expect_shape(kOp, "gamma", gamma, Shape{d});
   expect_rows(kOp, "y", y, rows, d);
   expect_numel(kOp, "rstd", rstd, rows);
-  if (are_abstract(kOp, x, gamma, y, rstd)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::rmsnorm_forward(x, gamma, eps, y, rstd); }, x, gamma, y, rstd))
+    return;
   for_row_pieces(rows, d, [&, d = d](std::int64_t begin, std::int64_t count) {
     kernels().rmsnorm_forward(x.data<float>() + begin * d, gamma.data<float>(), eps, count, d,
                               y.data<float>() + begin * d, rstd.data<float>() + begin);
@@ -95,7 +104,9 @@ void rmsnorm_backward_input(const Tensor& dy, const Tensor& x, const Tensor& gam
   expect_shape(kOp, "gamma", gamma, Shape{d});
   expect_numel(kOp, "rstd", rstd, rows);
   expect_rows(kOp, "dx", dx, rows, d);
-  if (are_abstract(kOp, dy, x, gamma, rstd, dx)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::rmsnorm_backward_input(dy, x, gamma, rstd, dx, into); }, dy, x, gamma, rstd, dx))
+    return;
   for_row_pieces(rows, d, [&, d = d](std::int64_t begin, std::int64_t count) {
     kernels().rmsnorm_backward_input(dy.data<float>() + begin * d, x.data<float>() + begin * d, gamma.data<float>(),
                                      rstd.data<float>() + begin, count, d, dx.data<float>() + begin * d,
@@ -109,7 +120,9 @@ void rmsnorm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rs
   expect_rows(kOp, "dy", dy, rows, d);
   expect_numel(kOp, "rstd", rstd, rows);
   expect_shape(kOp, "dgamma", dgamma, Shape{d});
-  if (are_abstract(kOp, dy, x, rstd, dgamma)) return;
+  if (ran_elsewhere(
+          kOp, [&] { gpu::rmsnorm_backward_weight(dy, x, rstd, dgamma); }, dy, x, rstd, dgamma))
+    return;
   parallel_chunks((d + kColumns - 1) / kColumns, [&, rows = rows, d = d](std::int64_t i) {
     const std::int64_t begin = i * kColumns;
     kernels().rmsnorm_backward_weight(dy.data<float>() + begin, x.data<float>() + begin, rstd.data<float>(), rows, d,

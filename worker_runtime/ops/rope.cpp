@@ -8,6 +8,7 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/checks.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/threads.hpp"
 
 namespace dtrun::runtime::ops {
@@ -31,7 +32,9 @@ void turn(std::string_view op, const Tensor& x, const Tensor& table, float direc
                                         x.shape().to_string(), dim, positions));
   }
   expect_shape(op, "y", y, x.shape());
-  if (are_abstract(op, x, table, y)) return;
+  if (ran_elsewhere(
+          op, [&] { gpu::rope(x, table, direction, y); }, x, table, y))
+    return;
   const std::int64_t time = x.dim(1);
   const std::int64_t width = x.dim(2);
   const std::int64_t rows = x.dim(0) * time;

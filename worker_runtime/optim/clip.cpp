@@ -5,22 +5,21 @@
 #include <cstring>
 
 #include "worker_runtime/ops/cpu_level.hpp"
+#include "worker_runtime/ops/squares.hpp"
 
 #define DTRUN_INLINE inline __attribute__((always_inline))
 
 namespace dtrun::runtime {
 namespace {
 
-// A square below 2^22 is cut into whole numbers of three units. Each cut is exact, and so is the double sum of 512 such
-// numbers, because none of them needs more than 2^44 units: 44 + 9 = 53 bits.
-constexpr int kBlock = 512;
-constexpr int kLowestExponent = -110;
-constexpr int kLimbBits = 44;
-constexpr double kSmall = 0x1p22;
-constexpr double kUnits[3] = {0x1p-110, 0x1p-66, 0x1p-22};
+using Limbs = kernels::SquareLimbs;
 
-// Adding and subtracting 1.5 * 2^52 units rounds to a whole number of units.
-constexpr double rounder(double unit) { return 1.5 * 0x1p52 * unit; }
+// A square below kSmall is cut into whole numbers of three units. Each cut is exact, and so is the double sum of 512
+// such numbers, because none of them needs more than 2^44 units: 44 + 9 = 53 bits.
+constexpr int kBlock = 512;
+constexpr double kSmall = Limbs::kSmall;
+constexpr double kUnits[3] = {Limbs::unit(0), Limbs::unit(1), Limbs::unit(2)};
+constexpr double rounder(double unit) { return Limbs::rounder(unit); }
 
 struct BlockSums {
   double units[3];
@@ -72,30 +71,24 @@ void SquareSum::add(std::span<const float> values) noexcept {
   for (; at + kBlock <= values.size(); at += kBlock) {
     const BlockSums sums = sum(values.data() + at);
     if (!sums.small) {
-      for (const float x : values.subspan(at, kBlock)) add_one(static_cast<double>(x) * x);
+      for (const float x : values.subspan(at, kBlock)) add(Limbs::of_square(static_cast<double>(x) * x));
       continue;
     }
     for (std::size_t k = 0; k < 3; ++k) limbs_[k] += static_cast<std::int64_t>(sums.units[k]);
   }
-  for (const float x : values.subspan(at)) add_one(static_cast<double>(x) * x);
+  for (const float x : values.subspan(at)) add(Limbs::of_square(static_cast<double>(x) * x));
 }
 
-void SquareSum::add_one(double square) noexcept {
-  if (!std::isfinite(square)) {
-    not_finite_ |= std::isnan(square) ? 2U : 1U;
-    return;
+void SquareSum::add(const Limbs& limbs) noexcept {
+  for (std::size_t k = 0; k < limbs_.size(); ++k) limbs_[k] += limbs.of[k];
+  not_finite_ |= static_cast<std::uint32_t>(limbs.not_finite);
+}
+
+void SquareSum::add(std::span<const Tensor> tensors) {
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.is_abstract() && tensor.device() == nullptr) add(std::span<const float>(tensor.span<float>()));
   }
-  for (int k = kLimbs - 1; k >= 3 && square >= kSmall; --k) {
-    const double unit = std::ldexp(1.0, kLowestExponent + k * kLimbBits);
-    const double whole = std::floor(square / unit);
-    limbs_[static_cast<std::size_t>(k)] += static_cast<std::int64_t>(whole);
-    square -= whole * unit;
-  }
-  for (std::size_t k = 3; k-- > 0;) {
-    const double whole = (square + rounder(kUnits[k])) - rounder(kUnits[k]);
-    limbs_[k] += static_cast<std::int64_t>(whole / kUnits[k]);
-    square -= whole;
-  }
+  for (const Limbs& limbs : ops::squares_on_device(tensors)) add(limbs);
 }
 
 void SquareSum::merge(const SquareSum& other) noexcept {
@@ -108,7 +101,7 @@ double SquareSum::norm() const noexcept {
   if (not_finite_ != 0) return HUGE_VAL;
   double sum = 0;
   for (std::size_t k = 0; k < limbs_.size(); ++k) {
-    sum += std::ldexp(static_cast<double>(limbs_[k]), kLowestExponent + static_cast<int>(k) * kLimbBits);
+    sum += static_cast<double>(limbs_[k]) * Limbs::unit(static_cast<int>(k));
   }
   return std::sqrt(std::max(sum, 0.0));
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/ops/sgd.hpp"
 
 namespace dtrun::runtime {
 
@@ -28,23 +29,10 @@ SGD::SGD(const SGDConfig& config, std::vector<OptimizerPiece> pieces, Arena& are
 void SGD::step(double lr, float grad_scale) {
   check_grads();
   ++steps_;
-  const auto rate = static_cast<float>(lr);
-  const auto momentum = static_cast<float>(config_.momentum);
-  const auto decay = static_cast<float>(config_.weight_decay);
+  const ops::SgdSettings settings{static_cast<float>(lr), static_cast<float>(config_.momentum),
+                                  static_cast<float>(config_.weight_decay), config_.nesterov};
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
-    if (pieces_[i].value.is_abstract()) continue;
-    const auto value = pieces_[i].value.span<float>();
-    const float* grad = pieces_[i].grad.data<float>();
-    float* buffer = buffers_.empty() ? nullptr : buffers_[i].data<float>();
-    for (std::size_t k = 0; k < value.size(); ++k) {
-      float g = grad[k] * grad_scale + decay * value[k];
-      if (buffer != nullptr) {
-        // The buffer starts at zero, so the first step gives b = g as torch does.
-        buffer[k] = momentum * buffer[k] + g;
-        g = config_.nesterov ? g + momentum * buffer[k] : buffer[k];
-      }
-      value[k] -= rate * g;
-    }
+    ops::sgd_step(pieces_[i].value, pieces_[i].grad, buffers_.empty() ? Tensor() : buffers_[i], settings, grad_scale);
   }
 }
 

@@ -18,20 +18,24 @@ class CudaBlock {
     __syncthreads();
   }
 
+  template <class F>
+  __device__ void threads(F f) {
+    f(static_cast<std::int64_t>(threadIdx.x));
+    __syncthreads();
+  }
+
   template <class T, class F>
   __device__ T sum(std::int64_t n, F f) {
-    __shared__ T partial[Threads];
     T own{};
     for (std::int64_t i = threadIdx.x; i < n; i += Threads) own += f(i);
-    return folded(partial, own, [](T a, T b) { return a + b; });
+    return folded(own, [](const T& a, const T& b) { return a + b; });
   }
 
   template <class F>
   __device__ float max(std::int64_t n, F f) {
-    __shared__ float partial[Threads];
     float own = -INFINITY;
     for (std::int64_t i = threadIdx.x; i < n; i += Threads) own = larger(own, f(i));
-    return folded(partial, own, [](float a, float b) { return larger(a, b); });
+    return folded(own, [](float a, float b) { return larger(a, b); });
   }
 
   template <class T>
@@ -42,12 +46,30 @@ class CudaBlock {
     return result;
   }
 
+  template <class T>
+  class PerThread {
+   public:
+    __device__ explicit PerThread(CudaBlock&) {}
+    __device__ T& operator()(std::int64_t) { return value_; }
+
+   private:
+    T value_{};
+  };
+
  private:
   static __device__ float larger(float a, float b) { return isnan(a) || a > b ? a : b; }
 
+  // One place for all sums of a type.
+  template <class T>
+  static __device__ T* partials() {
+    __shared__ __align__(16) unsigned char memory[Threads * sizeof(T)];
+    return reinterpret_cast<T*>(memory);
+  }
+
   // A tree over the threads, in the order of HostBlock; all threads get the result.
   template <class T, class Join>
-  __device__ T folded(T* partial, T own, Join join) {
+  __device__ T folded(const T& own, Join join) {
+    T* const partial = partials<T>();
     partial[threadIdx.x] = own;
     __syncthreads();
     for (int half = Threads / 2; half > 0; half /= 2) {

@@ -20,7 +20,7 @@ cudaError_t launch(const void* functor, std::size_t bytes, cuda::LaunchShape sha
     static_assert(std::is_trivially_copyable_v<Kernel>);
     if (bytes != sizeof(Kernel) || shape.threads != Kernel::kThreads) return cudaErrorInvalidValue;
     Kernel kernel;
-    std::memcpy(&kernel, functor, bytes);
+    std::memcpy(static_cast<void*>(&kernel), functor, bytes);
     if (shape.shared_bytes > kSharedBytesUnasked) {
       const cudaError_t result = cudaFuncSetAttribute(run_on_gpu<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                       static_cast<int>(shape.shared_bytes));

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "worker_runtime/kernels/adamw_factors.hpp"
+
 namespace dtrun::runtime::ops {
 
 // C[rows, cols] = or += A[rows, depth] B[depth, cols], one block of a larger product.
@@ -56,16 +58,7 @@ struct AttentionHead {
   float* workspace = nullptr;  // attention_workspace() floats, 64-byte aligned
 };
 
-struct AdamWFactors {
-  float decay = 1.0F;       // 1 - lr * weight_decay
-  float beta1_rest = 0.0F;  // 1 - beta1
-  float beta2 = 0.0F;
-  float beta2_rest = 0.0F;        // 1 - beta2
-  float step_size = 0.0F;         // lr / (1 - beta1^t)
-  float correction2_sqrt = 1.0F;  // sqrt(1 - beta2^t)
-  float eps = 0.0F;
-  float grad_scale = 1.0F;
-};
+using AdamWFactors = kernels::AdamWFactors;
 
 struct KernelTable {
   std::int64_t tile_rows;
@@ -101,6 +94,8 @@ struct KernelTable {
   double (*exp_sum)(float* x, std::int64_t n, float top, bool keep);
   // Returns the loss of the row; when factor is not null the row becomes (softmax - onehot) * factor.
   double (*cross_entropy_row)(float* logits, std::int64_t classes, std::int64_t target, const float* factor);
+  // In order.
+  double (*sum)(const double* x, std::int64_t n);
   void (*column_sums)(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums);
 
   void (*gelu_forward)(const float* x, float* y, std::int64_t n);

@@ -29,6 +29,7 @@ void rmsnorm_backward_weight(const float* dy, const float* x, const float* rstd,
 float row_max(const float* x, std::int64_t n);
 double exp_sum(float* x, std::int64_t n, float top, bool keep);
 double cross_entropy_row(float* logits, std::int64_t classes, std::int64_t target, const float* factor);
+double sum_in_order(const double* x, std::int64_t n);
 void column_sums(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums);
 
 void gelu_forward(const float* x, float* y, std::int64_t n);

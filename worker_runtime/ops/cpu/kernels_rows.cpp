@@ -103,6 +103,12 @@ void layernorm_backward_weight(const float* dy, const float* x, const float* mea
   }
 }
 
+double sum_in_order(const double* x, std::int64_t n) {
+  double total = 0;
+  for (std::int64_t i = 0; i < n; ++i) total += x[i];
+  return total;
+}
+
 void column_sums(const float* x, std::int64_t rows, std::int64_t d, std::int64_t cols, float* sums) {
   std::int64_t i = 0;
   for (; i + 4 * kWidth <= cols; i += 4 * kWidth) {

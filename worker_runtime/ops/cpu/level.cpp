@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "rendezvous/base/env.hpp"
@@ -25,11 +26,19 @@ extern const KernelTable kTable;
 }
 #endif
 
+// twin.cpp
+const KernelTable& twin_table(const KernelTable& best);
+
 namespace {
 
-constexpr CpuLevel kLevels[] = {CpuLevel::v4, CpuLevel::v3, CpuLevel::v2, CpuLevel::plain};  // best first
+constexpr CpuLevel kLevels[] = {CpuLevel::v4, CpuLevel::v3, CpuLevel::v2, CpuLevel::plain,
+                                CpuLevel::twin};  // best first; the last one only when asked for
+
+// The fastest one.
+CpuLevel best_level() { return *std::ranges::find_if(kLevels, cpu_level_available); }
 
 const KernelTable* table_of(CpuLevel level) {
+  if (level == CpuLevel::twin) return &twin_table(*table_of(best_level()));
 #if defined(__x86_64__)
   switch (level) {
     case CpuLevel::v2:
@@ -39,6 +48,7 @@ const KernelTable* table_of(CpuLevel level) {
     case CpuLevel::v4:
       return &v4::kTable;
     case CpuLevel::plain:
+    case CpuLevel::twin:
       break;
   }
   return nullptr;
@@ -91,11 +101,14 @@ std::string_view name_of(CpuLevel level) {
       return "v3";
     case CpuLevel::v4:
       return "v4";
+    case CpuLevel::twin:
+      return "twin";
   }
   return "?";
 }
 
 bool cpu_level_available(CpuLevel level) noexcept {
+  if (level == CpuLevel::twin) return cpu_level_available(CpuLevel::plain) || cpu_level_available(CpuLevel::v2);
 #if defined(__x86_64__)
   // Named feature by feature, as compilers before GCC 12 do not know the levels; the rest of each level comes with
   // these.
@@ -113,6 +126,7 @@ bool cpu_level_available(CpuLevel level) noexcept {
     case CpuLevel::v4:
       return has_v4;
     case CpuLevel::plain:
+    case CpuLevel::twin:
       break;
   }
   return false;

@@ -85,7 +85,8 @@ inline Doubles finite_difference(const std::function<Doubles(const Doubles&)>& f
 // Runs `body` on every CPU level of this machine, then goes back to the level there was.
 inline void on_every_level(const std::function<void()>& body) {
   const ops::CpuLevel before = ops::cpu_level();
-  for (const auto level : {ops::CpuLevel::plain, ops::CpuLevel::v2, ops::CpuLevel::v3, ops::CpuLevel::v4}) {
+  for (const auto level :
+       {ops::CpuLevel::plain, ops::CpuLevel::v2, ops::CpuLevel::v3, ops::CpuLevel::v4, ops::CpuLevel::twin}) {
     if (!ops::cpu_level_available(level)) continue;
     INFO("CPU level " << std::string(ops::name_of(level)));
     ops::set_cpu_level(level);

@@ -85,6 +85,7 @@ TEST_CASE("fake errors: handles, kernels and shapes that are wrong") {
   CHECK(api().event_elapsed_time(&ms, event.handle, timed.handle) == fake::kInvalidHandle);
   ok(api().event_query(event.handle));  // never recorded: done
 
+  constexpr int kAdd = static_cast<int>(kernels::KernelId::add_f32);
   const kernels::Add<float> kernel{x.data, x.data, x.data, 8};
   const auto access = x.access(true);
   const auto launch = [&](int number, std::size_t bytes, cuda::LaunchShape shape) {
@@ -92,12 +93,12 @@ TEST_CASE("fake errors: handles, kernels and shapes that are wrong") {
   };
   CHECK(launch(-1, sizeof kernel, {1, 256, 0}) == fake::kInvalidDeviceFunction);
   CHECK(launch(static_cast<int>(kernels::KernelId::count), sizeof kernel, {1, 256, 0}) == fake::kInvalidDeviceFunction);
-  CHECK(launch(0, sizeof kernel - 1, {1, 256, 0}) == fake::kInvalidValue);
-  CHECK(launch(0, sizeof kernel, {0, 256, 0}) == fake::kInvalidConfiguration);
-  CHECK(launch(0, sizeof kernel, {1, 2048, 0}) == fake::kInvalidConfiguration);
-  CHECK(launch(0, sizeof kernel, {1, 256, 1 << 20}) == fake::kInvalidValue);
+  CHECK(launch(kAdd, sizeof kernel - 1, {1, 256, 0}) == fake::kInvalidValue);
+  CHECK(launch(kAdd, sizeof kernel, {0, 256, 0}) == fake::kInvalidConfiguration);
+  CHECK(launch(kAdd, sizeof kernel, {1, 2048, 0}) == fake::kInvalidConfiguration);
+  CHECK(launch(kAdd, sizeof kernel, {1, 256, 1 << 20}) == fake::kInvalidValue);
   ok(api().set_device(1));
-  CHECK(launch(0, sizeof kernel, {1, 256, 0}) == fake::kInvalidHandle);  // the stream is of device 0
+  CHECK(launch(kAdd, sizeof kernel, {1, 256, 0}) == fake::kInvalidHandle);  // the stream is of device 0
   TestEvent elsewhere;
   CHECK(record(elsewhere, stream) == fake::kInvalidHandle);
   CHECK(api().set_device(2) == fake::kInvalidDevice);

@@ -1,0 +1,29 @@
+// A table of the ops with tensors for each, to be run in host memory and on a device.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/tensor/tensor.hpp"
+
+namespace dtrun::runtime::test {
+
+struct OpCase {
+  struct Operand {
+    Tensor host;
+    bool stays_f32 = false;  // where the others are bf16
+    bool check = true;       // of use after the op
+  };
+  std::string name;
+  std::vector<Operand> operands;
+  std::function<void(std::span<const Tensor>)> run;
+  double tolerance = 2e-5;  // of the default CPU level
+  bool has_bf16 = true;     // all operands may be bf16 together
+  bool same_bits = true;    // as the CPU at level twin
+};
+
+std::vector<OpCase> op_cases();
+
+}  // namespace dtrun::runtime::test
