@@ -21,10 +21,6 @@ constexpr std::array kDataAxes = {1, 2};  // dp and fsdp of MeshAxes::shape()
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-void add_squares(SquareSum& squares, const Tensor& gradients) {
-  if (!gradients.is_abstract()) squares.add(gradients.to_host().span<float>());
-}
-
 }  // namespace
 
 DeviceMesh make_mesh(ProcessGroup& world, const MeshAxes& axes) {
@@ -429,15 +425,17 @@ void StepExecutor::accumulate(const Action& action) {
 }
 
 SquareSum StepExecutor::own_squares() const {
-  SquareSum squares;
+  std::vector<Tensor> gradients;
   if (shards_ || tensor_parallel_) {
     const bool first_of_tp = mesh_.coordinate("tp") == 0;  // of ranks that have the same gradient one counts
     for (const auto& piece : optimizer_pieces()) {
-      if (first_of_tp || model_.find(piece.name)->cut().is_cut()) add_squares(squares, piece.grad);
+      if (first_of_tp || model_.find(piece.name)->cut().is_cut()) gradients.push_back(piece.grad);
     }
-    return squares;
+  } else {
+    for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) gradients.push_back(buffers_[at(buffer)]);
   }
-  for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) add_squares(squares, buffers_[at(buffer)]);
+  SquareSum squares;
+  squares.add(gradients);
   return squares;
 }
 

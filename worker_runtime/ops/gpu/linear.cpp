@@ -1,5 +1,7 @@
 #include "worker_runtime/ops/gpu/linear.hpp"
 
+#include <fmt/format.h>
+
 #include "worker_runtime/device/blas_lt.hpp"
 #include "worker_runtime/device/device.hpp"
 #include "worker_runtime/ops/gelu.hpp"
@@ -16,6 +18,11 @@ std::int64_t rows_of(const Tensor& x) { return columns_of(x) == 0 ? 0 : x.numel(
 void product(std::int64_t m, std::int64_t n, std::int64_t k, const Tensor& a, bool transpose_a, const Tensor& b,
              bool transpose_b, const Tensor& c, const Tensor& bias) {
   if (m == 0 || n == 0) return;
+  for (const Tensor* tensor : {&a, &b, &bias}) {
+    if (!tensor->defined() || tensor->dtype() == c.dtype()) continue;
+    throw ShapeError("ops", fmt::format("matrix product: {} and {}, expected one type on a device",
+                                        name_of(tensor->dtype()), name_of(c.dtype())));
+  }
   if (k == 0) {
     c.zero();
     if (bias.defined()) ops::add_bias(c, bias);

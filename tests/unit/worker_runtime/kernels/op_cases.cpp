@@ -59,7 +59,7 @@ class Table {
   void losses(std::int64_t rows, std::int64_t classes);
   void losses_of_a_part(std::int64_t rows, std::int64_t classes);
   void optimizers(std::int64_t n);
-  void columns(std::int64_t rows, std::int64_t d);
+  void products(std::int64_t rows, std::int64_t in, std::int64_t out);
 
  private:
   std::uint64_t stream_ = 100;
@@ -233,6 +233,29 @@ void Table::optimizers(std::int64_t n) {
       [](Operands x) { ops::fill(x[1], static_cast<float>(ops::squared_norm(x[0]))); });
 }
 
+void Table::products(std::int64_t rows, std::int64_t in, std::int64_t out) {
+  const std::size_t before = cases.size();
+  const Shape x{rows, in}, y{rows, out}, b{out};
+  for (const auto layout : {ops::WeightLayout::in_out, ops::WeightLayout::out_in}) {
+    const bool in_out = layout == ops::WeightLayout::in_out;
+    const Shape w = in_out ? Shape{in, out} : Shape{out, in};
+    const auto name = [&](const char* op) {
+      return fmt::format("{} of {} x {} x {}, {}", op, rows, in, out, in_out ? "in_out" : "out_in");
+    };
+    add(name("linear_forward"), {input(x), input(w), input(b), output(y)},
+        [=](Operands a) { ops::linear_forward(a[0], a[1], a[2], layout, a[3]); });
+    add(name("linear_gelu_forward"), {input(x), input(w), input(b), output(y), output(y)},
+        [=](Operands a) { ops::linear_gelu_forward(a[0], a[1], a[2], layout, a[3], a[4]); });
+    add(name("linear_backward_input"), {input(y), input(w), output(x)},
+        [=](Operands a) { ops::linear_backward_input(a[0], a[1], layout, a[2]); });
+    add(name("linear_backward_weight"), {input(x), input(y), output(w), output(b)},
+        [=](Operands a) { ops::linear_backward_weight(a[0], a[1], layout, a[2], a[3]); });
+    add(name("matmul"), {input({in, rows}), input(w), output(y)},
+        [=](Operands a) { ops::matmul(a[0], true, a[1], !in_out, a[2]); });
+  }
+  for (std::size_t i = before; i < cases.size(); ++i) cases[i].product = true;
+}
+
 }  // namespace
 
 std::vector<OpCase> op_cases() {
@@ -253,6 +276,9 @@ std::vector<OpCase> op_cases() {
   table.attention(2, 33, 4, 2, 16);
   table.attention(1, 70, 3, 1, 40);
   table.attention(2, 65, 2, 2, 24);
+  table.products(1, 1, 1);
+  table.products(33, 31, 257);
+  table.products(257, 600, 33);
   table.embeddings(0, 3, 5, 7);
   table.embeddings(1, 1, 1, 3);
   table.embeddings(3, 31, 33, 13);

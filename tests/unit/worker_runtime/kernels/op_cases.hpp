@@ -21,7 +21,7 @@ struct OpCase {
   std::function<void(std::span<const Tensor>)> run;
   double tolerance = 2e-5;  // of the default CPU level
   bool has_bf16 = true;     // all operands may be bf16 together
-  bool same_bits = true;    // as the CPU at level twin
+  bool product = false;     // wants a device with cuBLASLt
 };
 
 std::vector<OpCase> op_cases();
