@@ -113,6 +113,37 @@ TEST_CASE("a linear layer on a device has the bits of the host's, with and witho
   }
 }
 
+TEST_CASE("GELU behind a product and sums for a bias have the bits of the CPU at level twin") {
+  const CpuLevel before = cpu_level();
+  set_cpu_level(CpuLevel::twin);
+  {
+    OnDevice on;
+    for (const Size& s : kSizes) {
+      for (const WeightLayout layout : {WeightLayout::in_out, WeightLayout::out_in}) {
+        INFO(s.m << " " << s.n << " " << s.k << int(layout));
+        const Tensor x = random({s.m, s.k}, 1), w = random(weight_shape(s, layout), 2), bias = random({s.n}, 4);
+        const Tensor dy = random({s.m, s.n}, 3), pre = empty(dy.shape()), y = empty(dy.shape());
+        const Tensor dw = empty(w.shape()), dbias = empty({s.n});
+        linear_gelu_forward(x, w, bias, layout, pre, y);
+        linear_backward_weight(x, dy, layout, dw, dbias);
+        const Tensor there_pre = on.empty(y.shape()), there_y = on.empty(y.shape());
+        const Tensor there_dw = on.empty(w.shape()), there_dbias = on.empty({s.n});
+        linear_gelu_forward(on(x), on(w), on(bias), layout, there_pre, there_y);
+        linear_backward_weight(on(x), on(dy), layout, there_dw, there_dbias);
+        CHECK(same_bits(there_pre.to_host(), pre));
+        CHECK(same_bits(there_y.to_host(), y));
+        CHECK(same_bits(there_dw.to_host(), dw));
+        CHECK(same_bits(there_dbias.to_host(), dbias));
+      }
+    }
+    const Tensor sums = on(random({3, 2}, 1)), bias = on(random({2}, 2));
+    linear_forward(on.empty({3, 0}), on.empty({0, 2}), bias, WeightLayout::in_out, sums);
+    const Tensor rows = sums.to_host(), expected = bias.to_host();
+    for (std::int64_t i = 0; i < 6; ++i) CHECK(rows.data<float>()[i] == expected.data<float>()[i % 2]);
+  }
+  set_cpu_level(before);
+}
+
 TEST_CASE("products over nothing are zero, and those of nothing touch nothing") {
   OnDevice on;
   const Tensor c = on(random({2, 3}, 1));
@@ -206,6 +237,10 @@ TEST_CASE("bf16 products are summed in f32 and rounded once") {
                                   .c = c.device_raw(),
                                   .bias = there_bias.device_raw()});
   CHECK(same_bits(c.to_host(), bf16(exact)));
+  const Tensor again = on(bf16(empty({9, 6})));
+  linear_forward(there_a, there_b, there_bias, WeightLayout::in_out, again);
+  CHECK(same_bits(again.to_host(), bf16(exact)));
+  CHECK_THROWS_AS(linear_forward(there_a, there_b, there_bias, WeightLayout::in_out, on.empty({9, 6})), ShapeError);
 }
 
 TEST_CASE("an error of cuBLASLt names the call, the product and the reason") {

@@ -1,0 +1,33 @@
+// The checks of gpu_check. Each returns what its row of the table says, and throws when something is wrong.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "worker_runtime/device/device.hpp"
+#include "worker_runtime/tensor/tensor.hpp"
+
+namespace dtrun::runtime::gpu_check {
+
+std::string describe(Device& device);
+
+// Every op of tests/unit/worker_runtime/kernels/op_cases.hpp, in f32 and bf16: the bits of the CPU at level twin, in
+// bf16 those of its f32 results rounded. Products are for products_equal_the_host.
+std::string kernels_have_the_bits_of_their_twins(Device& device);
+// Whether the checks so far have launched every kernel of the library. Names those they have not.
+std::string every_kernel_was_launched();
+// The table of kernels that counts for it.
+const cuda::KernelApi& counting(const cuda::KernelApi& kernels);
+
+std::string products_equal_the_host(Device& device);
+// Products as large as those of a model: how fast they are.
+std::string speed_of_products(Device& device, DType dtype, bool tf32);
+
+std::string events_order_streams(Device& device);
+std::string copies_arrive(Device& device);
+std::string too_much_memory_is_refused_by_name(Device& device);
+
+// A copy on the device, with memory of its own.
+Tensor on_device(Device& device, const Tensor& x);
+
+}  // namespace dtrun::runtime::gpu_check
