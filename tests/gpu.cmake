@@ -43,3 +43,9 @@ add_test(NAME "gpu: checks on this machine's GPU" COMMAND ${CMAKE_SOURCE_DIR}/sc
 set_tests_properties("gpu: checks on this machine's GPU" PROPERTIES LABELS gpu TIMEOUT 900 RUN_SERIAL TRUE SKIP_RETURN_CODE 77)
 add_test(NAME "unit: gpu_check on the simulated device" COMMAND gpu_check --device=fake-cuda)
 set_tests_properties("unit: gpu_check on the simulated device" PROPERTIES LABELS unit TIMEOUT 240)
+
+# Backend nccl over FakeNccl and FakeCuda: ranks as threads and as processes.
+dtrun_test(test_nccl integration SKIPS
+  SOURCES integration/worker_runtime/comm/nccl_verbs_test.cpp integration/worker_runtime/comm/nccl_group_test.cpp
+          integration/worker_runtime/comm/nccl_faults_test.cpp
+  DEPS worker_runtime/comm rendezvous/store LINK fmt::fmt-header-only TIMEOUT 120)

@@ -39,10 +39,15 @@ class DirectoryStore : public rendezvous::Store {
   }
   std::int64_t add(std::string_view, std::int64_t) override { missing(); }
   std::string compare_set(std::string_view, std::string_view, std::string_view) override { missing(); }
-  bool check(std::span<const std::string>) override { missing(); }
+  bool check(std::span<const std::string> keys) override {
+    for (const auto& key : keys) {
+      if (!std::filesystem::exists(path(key))) return false;
+    }
+    return true;
+  }
   void wait(std::span<const std::string>, Duration) override { missing(); }
   std::int64_t num_keys() override { missing(); }
-  bool delete_key(std::string_view) override { missing(); }
+  bool delete_key(std::string_view key) override { return std::filesystem::remove(path(key)); }
   void append(std::string_view, std::string_view) override { missing(); }
   std::vector<std::string> multi_get(std::span<const std::string>, Duration) override { missing(); }
   void multi_set(std::span<const std::pair<std::string, std::string>>) override { missing(); }
@@ -53,7 +58,9 @@ class DirectoryStore : public rendezvous::Store {
   void barrier(std::string_view, std::int64_t, Duration) override { missing(); }
 
  private:
-  [[noreturn]] static void missing() { throw std::logic_error("DirectoryStore has set and get only"); }
+  [[noreturn]] static void missing() {
+    throw std::logic_error("DirectoryStore has set, get, check and delete_key only");
+  }
   std::filesystem::path path(std::string_view key) const {
     std::string name = "key.";
     for (const char letter : key) name += letter == '/' ? '_' : letter;

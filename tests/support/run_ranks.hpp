@@ -32,7 +32,7 @@ inline void expect(bool condition, std::string_view what) {
 inline std::string run_rank(const std::filesystem::path& directory, int rank, int n, const RankFunction& function,
                             const runtime::GroupOptions& options, const std::string& backend) {
   try {
-    DirectoryStore store(directory);
+    const auto store = std::make_shared<test::DirectoryStore>(directory);
     runtime::MemoryAccount own;
     auto accounted = options;
     if (accounted.account == nullptr) accounted.account = &own;

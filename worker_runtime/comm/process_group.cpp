@@ -1,9 +1,13 @@
 #include "worker_runtime/comm/process_group.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
+#include "rendezvous/base/error.hpp"
 #include "worker_runtime/comm/queue.hpp"
 
 namespace dtrun::runtime {
@@ -33,7 +37,16 @@ std::uint64_t ProcessGroup::bytes_sent_total() const {
   return total;
 }
 
-void ProcessGroup::count(const Collective& call) {
+void ProcessGroup::admit(const Collective& call) {
+  check_collective(call, rank_, size_);
+  if (!takes_device_tensors()) {
+    for (const Tensor* tensor : {call.input, call.output}) {
+      if (tensor != nullptr && tensor->device() != nullptr) {
+        throw UsageError("comm", fmt::format("backend {} moves host memory only: {} of a tensor on a device", backend(),
+                                             name_of(call.op)));
+      }
+    }
+  }
   const Tensor* tensor = part_of(call);
   const std::uint64_t bytes = tensor != nullptr ? tensor->bytes() : 0;
   Counter& counter = counters_[static_cast<std::size_t>(call.op)];
@@ -41,29 +54,28 @@ void ProcessGroup::count(const Collective& call) {
   counter.bytes += bytes_sent(call.op, bytes, size_, call.root == rank_);
 }
 
-void ProcessGroup::submit(const Collective& call) {
-  check_collective(call, rank_, size_);
-  count(call);
-  if (queue_) {
-    queue_->push(call, action_).wait();
-  } else {
-    run(call, action_);
-  }
+Work ProcessGroup::submit(std::span<const Collective> calls) {
+  for (const Collective& call : calls) admit(call);
+  return start_all(calls, action_);
 }
 
-Work ProcessGroup::submit_async(const Collective& call) {
-  check_collective(call, rank_, size_);
-  count(call);
-  if (queue_) return queue_->push(call, action_);
-  run(call, action_);
-  return Work();
+// The queue runs in order, so the last one to end is the last one pushed; an error kills the group and reaches it too.
+Work ProcessGroup::start_all(std::span<const Collective> calls, const CommAction& action) {
+  Work last;
+  for (const Collective& call : calls) {
+    if (queue_) {
+      last = queue_->push(call, action);
+    } else {
+      run(call, action);
+    }
+  }
+  return last;
 }
 
 Work ProcessGroup::start_message(CommOp op, const Tensor& tensor, int peer, std::uint32_t tag) {
   Collective call{.op = op, .root = peer, .tag = tag};
   (op == CommOp::send ? call.input : call.output) = &tensor;
-  check_collective(call, rank_, size_);
-  count(call);
+  admit(call);
   return start(call, action_);
 }
 
@@ -80,76 +92,69 @@ Collective from_to(CommOp op, const Tensor& output, const Tensor& input, int roo
 
 }  // namespace
 
-void ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) {
-  submit(in_place(CommOp::all_reduce, tensor, -1, op));
-}
+void ProcessGroup::all_reduce(const Tensor& tensor, ReduceOp op) { all_reduce_async(tensor, op).wait(); }
 void ProcessGroup::reduce_scatter(const Tensor& output, const Tensor& input, ReduceOp op) {
-  submit(from_to(CommOp::reduce_scatter, output, input, -1, op));
+  reduce_scatter_async(output, input, op).wait();
 }
-void ProcessGroup::all_gather(const Tensor& output, const Tensor& input) {
-  submit(from_to(CommOp::all_gather, output, input));
-}
-void ProcessGroup::broadcast(const Tensor& tensor, int root) { submit(in_place(CommOp::broadcast, tensor, root)); }
-void ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) {
-  submit(in_place(CommOp::reduce, tensor, root, op));
-}
+void ProcessGroup::all_gather(const Tensor& output, const Tensor& input) { all_gather_async(output, input).wait(); }
+void ProcessGroup::broadcast(const Tensor& tensor, int root) { broadcast_async(tensor, root).wait(); }
+void ProcessGroup::reduce(const Tensor& tensor, int root, ReduceOp op) { reduce_async(tensor, root, op).wait(); }
 void ProcessGroup::gather(const Tensor& output, const Tensor& input, int root) {
-  submit(from_to(CommOp::gather, output, input, root));
+  submit(from_to(CommOp::gather, output, input, root)).wait();
 }
 void ProcessGroup::scatter(const Tensor& output, const Tensor& input, int root) {
-  submit(from_to(CommOp::scatter, output, input, root));
+  submit(from_to(CommOp::scatter, output, input, root)).wait();
 }
-void ProcessGroup::all_to_all(const Tensor& output, const Tensor& input) {
-  submit(from_to(CommOp::all_to_all, output, input));
-}
-void ProcessGroup::barrier() { submit({.op = CommOp::barrier}); }
+void ProcessGroup::all_to_all(const Tensor& output, const Tensor& input) { all_to_all_async(output, input).wait(); }
+void ProcessGroup::barrier() { submit({.op = CommOp::barrier}).wait(); }
 
 void ProcessGroup::send(const Tensor& tensor, int destination, std::uint32_t tag) {
-  start_message(CommOp::send, tensor, destination, tag).wait();
+  send_async(tensor, destination, tag).wait();
 }
-void ProcessGroup::recv(const Tensor& tensor, int source, std::uint32_t tag) {
-  start_message(CommOp::recv, tensor, source, tag).wait();
-}
+void ProcessGroup::recv(const Tensor& tensor, int source, std::uint32_t tag) { recv_async(tensor, source, tag).wait(); }
 
-void ProcessGroup::all_reduce(std::span<const Tensor> tensors, ReduceOp op) {
-  for (const Tensor& tensor : tensors) all_reduce(tensor, op);
-}
+void ProcessGroup::all_reduce(std::span<const Tensor> tensors, ReduceOp op) { all_reduce_async(tensors, op).wait(); }
 void ProcessGroup::broadcast(std::span<const Tensor> tensors, int root) {
-  for (const Tensor& tensor : tensors) broadcast(tensor, root);
+  std::vector<Collective> calls;
+  for (const Tensor& tensor : tensors) calls.push_back(in_place(CommOp::broadcast, tensor, root));
+  submit(calls).wait();
 }
 void ProcessGroup::reduce_scatter(std::span<const Tensor> outputs, std::span<const Tensor> inputs, ReduceOp op) {
   check_spans(outputs.size(), inputs.size());
-  for (std::size_t i = 0; i < outputs.size(); ++i) reduce_scatter(outputs[i], inputs[i], op);
+  std::vector<Collective> calls;
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    calls.push_back(from_to(CommOp::reduce_scatter, outputs[i], inputs[i], -1, op));
+  submit(calls).wait();
 }
 void ProcessGroup::all_gather(std::span<const Tensor> outputs, std::span<const Tensor> inputs) {
   check_spans(outputs.size(), inputs.size());
-  for (std::size_t i = 0; i < outputs.size(); ++i) all_gather(outputs[i], inputs[i]);
+  std::vector<Collective> calls;
+  for (std::size_t i = 0; i < outputs.size(); ++i) calls.push_back(from_to(CommOp::all_gather, outputs[i], inputs[i]));
+  submit(calls).wait();
 }
 
 Work ProcessGroup::all_reduce_async(const Tensor& tensor, ReduceOp op) {
-  return submit_async(in_place(CommOp::all_reduce, tensor, -1, op));
+  return submit(in_place(CommOp::all_reduce, tensor, -1, op));
 }
-// The queue runs in order, so the last one to end is the last one submitted; an error kills the group and reaches it
-// too.
 Work ProcessGroup::all_reduce_async(std::span<const Tensor> tensors, ReduceOp op) {
-  Work last;
-  for (const Tensor& tensor : tensors) last = all_reduce_async(tensor, op);
-  return last;
+  std::vector<Collective> calls;
+  for (const Tensor& tensor : tensors) calls.push_back(in_place(CommOp::all_reduce, tensor, -1, op));
+  return submit(calls);
 }
 Work ProcessGroup::reduce_scatter_async(const Tensor& output, const Tensor& input, ReduceOp op) {
-  return submit_async(from_to(CommOp::reduce_scatter, output, input, -1, op));
+  return submit(from_to(CommOp::reduce_scatter, output, input, -1, op));
 }
 Work ProcessGroup::all_gather_async(const Tensor& output, const Tensor& input) {
-  return submit_async(from_to(CommOp::all_gather, output, input));
+  return submit(from_to(CommOp::all_gather, output, input));
 }
 Work ProcessGroup::broadcast_async(const Tensor& tensor, int root) {
-  return submit_async(in_place(CommOp::broadcast, tensor, root));
+  return submit(in_place(CommOp::broadcast, tensor, root));
 }
 Work ProcessGroup::reduce_async(const Tensor& tensor, int root, ReduceOp op) {
-  return submit_async(in_place(CommOp::reduce, tensor, root, op));
+  return submit(in_place(CommOp::reduce, tensor, root, op));
 }
 Work ProcessGroup::all_to_all_async(const Tensor& output, const Tensor& input) {
-  return submit_async(from_to(CommOp::all_to_all, output, input));
+  return submit(from_to(CommOp::all_to_all, output, input));
 }
 Work ProcessGroup::send_async(const Tensor& tensor, int destination, std::uint32_t tag) {
   return start_message(CommOp::send, tensor, destination, tag);

@@ -25,15 +25,25 @@ class Store;
 namespace dtrun::runtime {
 
 class CommQueue;
+class Device;
+namespace nccl {
+struct NcclApi;
+}
 
 struct GroupOptions {
   std::string name = "world";  // unique among the groups that use one store; shown in errors
   std::chrono::milliseconds timeout = std::chrono::minutes(5);  // of every wait for a peer, set-up included
   MemoryAccount* account = nullptr;  // charged for allocate(); must outlive the group and its tensors
+  Device* device = nullptr;          // where the tensors live; null: in host memory. Outlives the group
   bool several_hosts = false;        // what "auto" decides by
   std::string local_address =
       {};                    // gloo: this machine's numeric address on the way to the other ranks; empty: loopback
-  bool comm_thread = false;  // async forms run on a thread of the group (in order); false: inside the call
+  bool comm_thread = false;  // async forms run on a thread of the group (in order); false: inside the call. Not nccl,
+                             // where they run on streams
+  const nccl::NcclApi* nccl = nullptr;  // of backend nccl; null: libnccl.so.2, FakeNccl for a device of the fake
+  std::uint64_t checked_calls = 8;      // nccl: the first calls of a group are compared through the store before data
+                                        // moves; shm and gloo always compare
+  std::chrono::milliseconds abort_limit = std::chrono::seconds(5);  // nccl: of tearing down communicators
 };
 
 class ProcessGroup {
@@ -46,7 +56,7 @@ class ProcessGroup {
   int size() const noexcept { return size_; }
   const std::string& name() const noexcept { return options_.name; }
   MemoryAccount* account() const noexcept { return options_.account; }
-  virtual std::string_view backend() const noexcept = 0;  // "shm", "gloo"; "none" for one rank
+  virtual std::string_view backend() const noexcept = 0;  // "shm", "gloo", "nccl"; "none" for one rank
 
   // Uninitialised elements where collectives are zero-copy (for shm: memory that all ranks map). Any other tensor works
   // too, slower.
@@ -76,7 +86,7 @@ class ProcessGroup {
   void recv(const Tensor& tensor, int source, std::uint32_t tag = 0);
   void barrier();
 
-  // Coalesced: the same as one call per tensor, in order.
+  // Coalesced: the same as one call per tensor, in order; checked together first, and one launch for nccl.
   void all_reduce(std::span<const Tensor> tensors, ReduceOp op = ReduceOp::sum);
   void broadcast(std::span<const Tensor> tensors, int root = 0);
   void reduce_scatter(std::span<const Tensor> outputs, std::span<const Tensor> inputs, ReduceOp op = ReduceOp::sum);
@@ -84,7 +94,8 @@ class ProcessGroup {
 
   // Async: the tensors must stay unchanged (and alive, which the Work sees to) until the Work is done. With comm_thread
   // the call returns at once; without it collectives are done on return. send and recv never block the call: the data
-  // of a receive moves during wait() or done(), and every send of a pair needs its receive within 16 messages.
+  // of a receive moves during wait() or done(), and every send of a pair needs its receive within 16 messages. With
+  // nccl no verb but barrier() blocks the host for tensors of a device: wait() makes the current stream wait.
   Work all_reduce_async(const Tensor& tensor, ReduceOp op = ReduceOp::sum);
   Work all_reduce_async(std::span<const Tensor> tensors, ReduceOp op = ReduceOp::sum);
   Work reduce_scatter_async(const Tensor& output, const Tensor& input, ReduceOp op = ReduceOp::sum);
@@ -113,6 +124,9 @@ class ProcessGroup {
 
   // Does a checked collective to its end. Called by one thread at a time, in the order of the calls.
   virtual void run(const Collective& call, const CommAction& action) = 0;
+  // Starts checked collectives of one kind that belong together. As it is here: run() one after another.
+  virtual Work start_all(std::span<const Collective> calls, const CommAction& action);
+  virtual bool takes_device_tensors() const noexcept { return false; }
   // Starts a checked send or recv; `call.input` or `call.output` is borrowed for this call only.
   virtual Work start(const Collective& call, const CommAction& action) = 0;
   // Finishes the queue and joins the thread. A backend's destructor calls it first, while run() still works.
@@ -121,9 +135,9 @@ class ProcessGroup {
   const GroupOptions& options() const noexcept { return options_; }
 
  private:
-  void count(const Collective& call);
-  void submit(const Collective& call);
-  Work submit_async(const Collective& call);
+  void admit(const Collective& call);  // checks and counts
+  Work submit(std::span<const Collective> calls);
+  Work submit(const Collective& call) { return submit(std::span(&call, 1)); }
   Work start_message(CommOp op, const Tensor& tensor, int peer, std::uint32_t tag);
 
   int rank_;
@@ -134,10 +148,11 @@ class ProcessGroup {
   std::unique_ptr<CommQueue> queue_;  // with comm_thread
 };
 
-// `backend`: "shm" (ranks of one host; see comm/shm/), "gloo" (any hosts; comm/gloo/), or "auto": gloo when there are
-// several. One rank alone needs no backend. Waits for all ranks. The store is used during this call only. Throws
-// UsageError for an unknown backend, CommError when a rank does not come or cannot be reached.
-std::unique_ptr<ProcessGroup> create_process_group(std::string_view backend, rendezvous::Store& store, int rank,
-                                                   int size, const GroupOptions& options = {});
+// `backend`: "shm" (ranks of one host; see comm/shm/), "gloo" (any hosts; comm/gloo/), "nccl" (GPUs; comm/nccl/), or
+// "auto": nccl with a device, gloo when there are several hosts. One rank alone needs no backend. Waits for all ranks.
+// nccl keeps the store. Throws UsageError for a backend that is unknown or does not fit the device, CommError when a
+// rank does not come or cannot be reached.
+std::unique_ptr<ProcessGroup> create_process_group(std::string_view backend, std::shared_ptr<rendezvous::Store> store,
+                                                   int rank, int size, const GroupOptions& options = {});
 
 }  // namespace dtrun::runtime

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
 #include <optional>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/device/device.hpp"
 
 namespace dtrun::runtime {
 
@@ -21,7 +21,7 @@ class SingleGroup final : public ProcessGroup {
 
   Tensor allocate(const Shape& shape, DType dtype, MemoryTag tag) override {
     auto& arena = arenas_[static_cast<std::size_t>(tag)];
-    if (!arena) arena.emplace(tag, options().account != nullptr ? *options().account : unaccounted());
+    if (!arena) arena.emplace(tag, options().account != nullptr ? *options().account : unaccounted(), options().device);
     return Tensor::empty(shape, dtype, *arena);
   }
 
@@ -36,9 +36,10 @@ class SingleGroup final : public ProcessGroup {
 
  protected:
   void run(const Collective& call, const CommAction&) override {
-    if (call.input == nullptr || call.output == nullptr || call.input->raw() == call.output->raw()) return;
-    if (call.input->bytes() != 0) std::memcpy(call.output->raw(), call.input->raw(), call.input->bytes());
+    if (call.input == nullptr || call.output == nullptr || call.input->begins_at(*call.output)) return;
+    call.output->view(call.input->shape()).copy_from(*call.input);
   }
+  bool takes_device_tensors() const noexcept override { return true; }
   Work start(const Collective&, const CommAction&) override {
     return Work();
   }  // never reached: there is no peer to name

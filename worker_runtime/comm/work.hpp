@@ -23,7 +23,8 @@ class Work {
   Work() = default;  // an operation that has ended
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // Bounded by the timeout of the group: a peer that does not come ends it with CommError.
+  // Bounded by the timeout of the group: a peer that does not come ends it with CommError. Of tensors of a device
+  // (nccl): returns at once, the current stream waits; a peer that does not come is an error of Device::wait() then.
   void wait() const { wait_until(Deadline(Clock::time_point::max())); }
   // False when `deadline` passed first; the operation goes on and may be waited for again.
   bool wait_until(Deadline deadline) const { return state_ == nullptr || state_->wait_until(deadline); }

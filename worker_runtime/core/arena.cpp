@@ -3,20 +3,26 @@
 #include <algorithm>
 #include <map>
 #include <new>
+#include <utility>
 
 #include "worker_runtime/core/device_memory.hpp"
 
 namespace dtrun::runtime {
 
 struct Arena::Pool {
-  Pool(MemoryTag tag_in, MemoryAccount& account_in, DeviceMemory* device_in)
-      : tag(tag_in), account(account_in), device(device_in) {}
+  Pool(MemoryTag tag_in, MemoryAccount& account_in, DeviceMemory* device_in, std::shared_ptr<Source> source_in)
+      : tag(tag_in), account(account_in), device(device_in), source(std::move(source_in)) {}
   ~Pool() {
     for (auto& [bytes, data] : free_blocks) {
-      device != nullptr ? device->deallocate(data) : ::operator delete(data, std::align_val_t(kAlignment));
+      if (source) {
+        source->give_back(data, bytes);
+      } else {
+        device != nullptr ? device->deallocate(data) : ::operator delete(data, std::align_val_t(kAlignment));
+      }
     }
   }
   std::byte* take(std::size_t bytes) const {
+    if (source) return source->take(bytes);
     if (device != nullptr) return device->allocate(bytes);
     return static_cast<std::byte*>(::operator new(bytes, std::align_val_t(kAlignment)));
   }
@@ -24,12 +30,16 @@ struct Arena::Pool {
   MemoryTag tag;
   MemoryAccount& account;
   DeviceMemory* device;
+  std::shared_ptr<Source> source;
   std::size_t reserved = 0;
   std::multimap<std::size_t, std::byte*> free_blocks;
 };
 
 Arena::Arena(MemoryTag tag, MemoryAccount& account, DeviceMemory* device)
-    : pool_(std::make_shared<Pool>(tag, account, device)) {}
+    : pool_(std::make_shared<Pool>(tag, account, device, nullptr)) {}
+
+Arena::Arena(MemoryTag tag, MemoryAccount& account, DeviceMemory& device, std::shared_ptr<Source> source)
+    : pool_(std::make_shared<Pool>(tag, account, &device, std::move(source))) {}
 
 std::shared_ptr<Storage> Arena::allocate(std::size_t bytes) {
   const std::size_t rounded = (std::max<std::size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;

@@ -42,6 +42,7 @@ Stream::Stream(Device& device, std::string name, int priority) : device_(device)
 }
 
 Stream::~Stream() {
+  if (device_.lost()) return;
   device_.cuda().stream_synchronize(handle_);
   if (scratch_ != nullptr) device_.deallocate(scratch_);
   device_.cuda().stream_destroy(handle_);
@@ -81,17 +82,20 @@ class Device::Staging {
  public:
   static constexpr std::size_t kBytes = 4 << 20;
   static constexpr std::size_t kFaultBytes = 512;  // behind the others
-  explicit Staging(const Device& device) : cuda_(device.cuda()) {
+  explicit Staging(const Device& device) : device_(device), cuda_(device.cuda()) {
     void* data = nullptr;
     device.check(cuda_.host_alloc(&data, kBytes + kFaultBytes), "cudaHostAlloc");
     data_ = static_cast<std::byte*>(data);
   }
-  ~Staging() { cuda_.free_host(data_); }
+  ~Staging() {
+    if (!device_.lost()) cuda_.free_host(data_);
+  }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
   std::byte* data() const { return data_; }
 
  private:
+  const Device& device_;
   const cuda::CudaApi& cuda_;
   std::byte* data_;
 };
@@ -181,10 +185,12 @@ Stream& Device::current() noexcept {
 void Device::wait(const Event& event) {
   using namespace std::chrono_literals;
   // Short steps end within a few queries; longer ones leave the core to others.
-  for (int asked = 0; !event.done(); ++asked) {
+  for (int asked = 0;; ++asked) {
+    const bool done = event.done();  // asked first: what a check finds wrong may be why it is done
     for (std::size_t i = 0; i < checks_.size(); ++i) {
       if (const auto check = checks_[i].lock()) (*check)();
     }
+    if (done) return;
     if (asked > 64) std::this_thread::sleep_for(std::min(asked * 1us, 200us));
   }
 }
@@ -221,7 +227,9 @@ std::byte* Device::allocate(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-void Device::deallocate(std::byte* data) noexcept { cuda().free(data); }
+void Device::deallocate(std::byte* data) noexcept {
+  if (!lost()) cuda().free(data);
+}
 
 void Device::zero(std::byte* to, std::size_t bytes) {
   check(cuda().memset_async(to, 0, bytes, current().handle()), "cudaMemsetAsync");

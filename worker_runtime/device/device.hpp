@@ -6,6 +6,7 @@
 // there.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -105,12 +106,17 @@ class Device final : public DeviceMemory {
   // Matrix products (device/blas_lt.hpp); made by the first call. Throws DeviceError when they are not to be had.
   BlasLt& blas_lt();
 
-  // Blocks until `event`. Calls every check of add_check() meanwhile, so that a collective that will never end is an
-  // error and no hang. Throws what a check throws, and DeviceError.
+  // Blocks until `event`. Calls every check of add_check() meanwhile and at the end, so that a collective that will
+  // never end or was aborted is an error and no hang. Throws what a check throws, and DeviceError.
   void wait(const Event& event);
   // `check` throws when what runs on this device can no longer end well (a dead communicator). Called by the thread
   // that waits. Returns a token: the check is there while the token lives.
   [[nodiscard]] std::shared_ptr<void> add_check(std::function<void()> check);
+
+  // What runs on this device will never end, and nothing can end it: from now on destructors wait for nothing and give
+  // nothing back. Called by any thread.
+  void mark_lost() noexcept { lost_.store(true); }
+  bool lost() const noexcept { return lost_.load(); }
 
   // A kernel on the current stream. `accesses` are all bytes that it reads or writes.
   void launch(int kernel, const void* functor, std::size_t functor_bytes, cuda::LaunchShape shape,
@@ -146,6 +152,7 @@ class Device final : public DeviceMemory {
   int index_;
   std::string kind_;
   cuda::DeviceProperties properties_{};
+  std::atomic<bool> lost_{false};
   std::vector<std::weak_ptr<std::function<void()>>> checks_;
   std::unique_ptr<Staging> staging_;
   std::unique_ptr<Faults> faults_;

@@ -36,7 +36,8 @@ std::unique_ptr<ProcessGroup> connect(const WorkerEnvironment& place, const Sess
   const auto tcp = std::make_shared<rendezvous::TcpStore>(rendezvous::TcpStoreOptions{
       .host = place.master_addr, .port = place.master_port, .timeout = options.timeout, .world_size = std::nullopt});
   // A launcher may keep its store over restarts; keys of an earlier attempt must not be seen.
-  rendezvous::PrefixStore store(fmt::format("dtrun-worker/attempt_{}", place.restart_count), tcp);
+  const auto store =
+      std::make_shared<rendezvous::PrefixStore>(fmt::format("dtrun-worker/attempt_{}", place.restart_count), tcp);
   GroupOptions reachable = group_options;
   reachable.several_hosts = place.local_world_size != place.world_size;
   reachable.local_address = tcp->local_address();

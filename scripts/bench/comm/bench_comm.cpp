@@ -77,7 +77,7 @@ void bind(const Arguments& arguments, int rank) {
 
 int run_rank(const Arguments& arguments, const std::filesystem::path& directory, int rank) {
   try {
-    test::DirectoryStore store(directory);
+    const auto store = std::make_shared<test::DirectoryStore>(directory);
     if (arguments.backend == "gloo") bind(arguments, rank);  // with the threads that it starts
     const auto group =
         create_process_group(arguments.backend, store, rank, arguments.ranks, {.timeout = std::chrono::seconds(60)});

@@ -9,7 +9,7 @@ namespace dtrun::runtime::nccl {
 
 using Comm = void*;  // ncclComm_t
 using Window = void*;
-using Stream = void*;  // cudaStream_t
+using StreamHandle = void*;  // cudaStream_t
 
 enum Result : int {  // ncclResult_t
   success = 0,
@@ -64,16 +64,18 @@ struct NcclApi {
   Result (*comm_deregister)(Comm comm, void* handle);                                // 2.19; may be null
   Result (*mem_alloc)(void** data, std::size_t bytes);                               // 2.19; may be null
   Result (*mem_free)(void* data);                                                    // 2.19; may be null
-  Result (*all_reduce)(const void* send, void* recv, std::size_t count, DataType type, Op op, Comm comm, Stream stream);
+  Result (*all_reduce)(const void* send, void* recv, std::size_t count, DataType type, Op op, Comm comm,
+                       StreamHandle stream);
   Result (*broadcast)(const void* send, void* recv, std::size_t count, DataType type, int root, Comm comm,
-                      Stream stream);
+                      StreamHandle stream);
   Result (*reduce)(const void* send, void* recv, std::size_t count, DataType type, Op op, int root, Comm comm,
-                   Stream stream);
-  Result (*all_gather)(const void* send, void* recv, std::size_t send_count, DataType type, Comm comm, Stream stream);
+                   StreamHandle stream);
+  Result (*all_gather)(const void* send, void* recv, std::size_t send_count, DataType type, Comm comm,
+                       StreamHandle stream);
   Result (*reduce_scatter)(const void* send, void* recv, std::size_t recv_count, DataType type, Op op, Comm comm,
-                           Stream stream);
-  Result (*send)(const void* data, std::size_t count, DataType type, int peer, Comm comm, Stream stream);
-  Result (*recv)(void* data, std::size_t count, DataType type, int peer, Comm comm, Stream stream);
+                           StreamHandle stream);
+  Result (*send)(const void* data, std::size_t count, DataType type, int peer, Comm comm, StreamHandle stream);
+  Result (*recv)(void* data, std::size_t count, DataType type, int peer, Comm comm, StreamHandle stream);
   Result (*group_start)();
   Result (*group_end)();
   const char* (*get_error_string)(Result result);

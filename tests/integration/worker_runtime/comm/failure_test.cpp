@@ -118,10 +118,10 @@ TEST_CASE("ranks that do not come are named when the deadline passes") {
 
 TEST_CASE("a rank that never comes at set-up is named") {
   const tests::TempDirectory directory;
-  test::DirectoryStore store(directory.path());
+  const auto store = std::make_shared<test::DirectoryStore>(directory.path());
   CHECK_THROWS_WITH(create_process_group("shm", store, 0, 2, {.timeout = std::chrono::milliseconds(50)}),
                     Catch::Contains("rank 1 did not come within 0.05 s"));
-  store.set("dtrun/shm/world/1", "GET / HTTP/1.1");
+  store->set("dtrun/shm/world/1", "GET / HTTP/1.1");
   CHECK_THROWS_WITH(create_process_group("shm", store, 0, 2), Catch::Contains("address of a rank"));
 }
 

@@ -130,10 +130,10 @@ TEST_CASE("Gloo: ranks that do not come are named when the deadline passes") {
 
 TEST_CASE("Gloo: a rank that never comes at set-up is named, and so is an address that is none") {
   const tests::TempDirectory directory;
-  test::DirectoryStore store(directory.path());
+  const auto store = std::make_shared<test::DirectoryStore>(directory.path());
   CHECK_THROWS_WITH(create_process_group("gloo", store, 0, 2, {.timeout = milliseconds(50)}),
                     Contains("rank 1 did not come within 0.05 s"));
-  store.set("dtrun/gloo/world/host/1", "GET / HTTP/1.1");
+  store->set("dtrun/gloo/world/host/1", "GET / HTTP/1.1");
   CHECK_THROWS_WITH(create_process_group("gloo", store, 0, 2), Contains("address of a rank"));
 }
 
@@ -160,11 +160,12 @@ TEST_CASE("Gloo: a rank that dies after publishing where it listens is named wit
   const tests::TempDirectory directory;
   const pid_t pid = ::fork();
   if (pid == 0) {
-    DeadlyStore store(directory.path(), fmt::format("dtrun/gloo/world/listen/{}", dying));
+    const auto store =
+        std::make_shared<DeadlyStore>(directory.path(), fmt::format("dtrun/gloo/world/listen/{}", dying));
     const auto group = create_process_group("gloo", store, dying, 2, {.timeout = std::chrono::seconds(20)});
     ::_exit(0);
   }
-  test::DirectoryStore store(directory.path());
+  const auto store = std::make_shared<test::DirectoryStore>(directory.path());
   const auto start = Clock::now();
   CHECK_THROWS_WITH(create_process_group("gloo", store, 1 - dying, 2, {.timeout = milliseconds(800)}),
                     Contains(fmt::format("rank {} (pid {} on ", dying, pid)));
@@ -176,11 +177,11 @@ TEST_CASE("Gloo: a rank that dies after publishing where it listens is named wit
 
 TEST_CASE("Gloo: nonsense in the place of an address is refused") {
   const tests::TempDirectory directory;
-  test::DirectoryStore store(directory.path());
+  const auto store = std::make_shared<test::DirectoryStore>(directory.path());
   CHECK_THROWS_WITH(create_process_group("gloo", store, 0, 2, {.timeout = milliseconds(1)}), Contains("did not come"));
-  store.set("dtrun/gloo/world/host/1", store.get("dtrun/gloo/world/host/0", milliseconds(1)));
+  store->set("dtrun/gloo/world/host/1", store->get("dtrun/gloo/world/host/0", milliseconds(1)));
   for (const auto& bad : {std::string(384, '\xff'), std::string(384, '\0'), std::string("x"), std::string()}) {
-    store.set("dtrun/gloo/world/listen/1", bad);
+    store->set("dtrun/gloo/world/listen/1", bad);
     CHECK_THROWS_WITH(create_process_group("gloo", store, 0, 2, {.timeout = milliseconds(500)}),
                       Contains("addresses of rank 1") && Contains("make no sense"));
   }

@@ -22,14 +22,15 @@ rendezvous::TcpStoreOptions at(std::uint16_t port) {
 }
 
 // Runs `function` as n ranks, each with a client of its own. One text per rank, empty when all went well.
-std::vector<std::string> meet(int n, std::uint16_t port, const GroupOptions& options,
-                              const std::function<void(rendezvous::Store&, ProcessGroup&)>& function) {
+std::vector<std::string> meet(
+    int n, std::uint16_t port, const GroupOptions& options,
+    const std::function<void(const std::shared_ptr<rendezvous::Store>&, ProcessGroup&)>& function) {
   std::vector<std::string> results(static_cast<std::size_t>(n));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        rendezvous::TcpStore store(at(port));
+        const auto store = std::make_shared<rendezvous::TcpStore>(at(port));
         const auto group = create_process_group("auto", store, rank, n, options);
         function(store, *group);
       } catch (const std::exception& error) {
@@ -53,12 +54,13 @@ void check_sum(ProcessGroup& group) {
 
 TEST_CASE("ranks meet through a TcpStore, a second group of another name uses the same store") {
   const StoreOnThread server;
-  const auto results = meet(3, server.port(), {}, [](rendezvous::Store& store, ProcessGroup& group) {
-    check_sum(group);
-    const auto second = create_process_group("shm", store, group.rank(), group.size(), {.name = "second"});
-    check_sum(*second);
-    group.barrier();
-  });
+  const auto results =
+      meet(3, server.port(), {}, [](const std::shared_ptr<rendezvous::Store>& store, ProcessGroup& group) {
+        check_sum(group);
+        const auto second = create_process_group("shm", store, group.rank(), group.size(), {.name = "second"});
+        check_sum(*second);
+        group.barrier();
+      });
   for (const auto& result : results) CHECK(result == "");
 }
 
@@ -70,7 +72,8 @@ TEST_CASE("processes meet through a TcpStore") {
     const Tensor port = first.allocate({1}, DType::i64);
     if (server) port.span<std::int64_t>()[0] = server->port();
     first.broadcast(port);
-    rendezvous::TcpStore store(at(static_cast<std::uint16_t>(port.span<std::int64_t>()[0])));
+    const auto store =
+        std::make_shared<rendezvous::TcpStore>(at(static_cast<std::uint16_t>(port.span<std::int64_t>()[0])));
     const auto group = create_process_group("auto", store, first.rank(), 2, {.name = "over tcp"});
     check_sum(*group);
     first.barrier();  // nobody asks the server any more
@@ -80,7 +83,7 @@ TEST_CASE("processes meet through a TcpStore") {
 
 TEST_CASE("a rank that never comes to the TcpStore is named within the timeout") {
   const StoreOnThread server;
-  rendezvous::TcpStore store(at(server.port()));
+  const auto store = std::make_shared<rendezvous::TcpStore>(at(server.port()));
   const auto start = Clock::now();
   CHECK_THROWS_WITH(create_process_group("shm", store, 0, 2, {.timeout = std::chrono::milliseconds(100)}),
                     Catch::Contains("rank 1 did not come within 0.1 s"));

@@ -54,7 +54,7 @@ TEST_CASE("impossible arguments are refused before anything is sent, with what c
 
 TEST_CASE("one rank alone is a group too") {
   const tests::TempDirectory directory;
-  test::DirectoryStore store(directory.path());
+  const auto store = std::make_shared<test::DirectoryStore>(directory.path());
   MemoryAccount account;
   for (const bool comm_thread : {false, true}) {
     const auto group = create_process_group("auto", store, 0, 1, {.account = &account, .comm_thread = comm_thread});

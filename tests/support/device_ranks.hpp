@@ -1,0 +1,81 @@
+// Ranks as threads, each with a fake device of its own, in one group of backend nccl over FakeNccl. As run_ranks: one
+// text per rank, empty when all went well; Catch assertions belong outside.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rendezvous/base/clock.hpp"
+#include "rendezvous/store/hash_store.hpp"
+#include "worker_runtime/comm/nccl/fake/fake_nccl.hpp"
+#include "worker_runtime/comm/process_group.hpp"
+#include "worker_runtime/device/fake/fake_cuda.hpp"
+
+namespace dtrun::test {
+
+using DeviceRankFunction = std::function<void(runtime::ProcessGroup&, runtime::Device&)>;
+
+inline std::size_t threads_of_this_process() {
+  return static_cast<std::size_t>(
+      std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator()));
+}
+
+struct DeviceRanks {
+  runtime::fake::FakeCudaConfig cuda = {};  // the number of devices is that of the ranks, unless `one_device`
+  runtime::nccl::fake::FakeNcclConfig nccl = {};
+  runtime::GroupOptions options = {};
+  bool one_device = false;  // for all ranks
+
+  struct Result {
+    std::vector<std::string> texts;    // by rank
+    std::vector<std::string> left;     // of the accelerator
+    runtime::nccl::fake::Leaks leaks;  // of NCCL
+    std::vector<std::string> races;
+    Clock::duration time{};
+    std::size_t threads_before = 0, threads_after = 0;
+  };
+
+  Result run(int n, const DeviceRankFunction& function) const {
+    Result result;
+    auto accelerator = cuda;
+    accelerator.devices = n;
+    runtime::fake::install(accelerator);
+    runtime::nccl::fake::install(nccl);
+    const auto store = std::make_shared<rendezvous::HashStore>();
+    result.texts.resize(static_cast<std::size_t>(n));
+    result.threads_before = threads_of_this_process();
+    const auto start = Clock::now();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < n; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          runtime::MemoryAccount account;
+          const auto device = runtime::fake::create_fake_device(one_device ? 0 : rank);
+          auto own = options;
+          own.device = device.get();
+          own.nccl = &runtime::nccl::fake::nccl_api();
+          if (own.account == nullptr) own.account = &account;
+          const auto group = runtime::create_process_group("auto", store, rank, n, own);
+          function(*group, *device);
+        } catch (const std::exception& error) {
+          result.texts[static_cast<std::size_t>(rank)] = error.what();
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    result.time = Clock::now() - start;
+    result.threads_after = threads_of_this_process();
+    result.races = runtime::fake::races();
+    result.left = runtime::fake::reset();
+    result.leaks = runtime::nccl::fake::leaks();
+    return result;
+  }
+};
+
+}  // namespace dtrun::test
