@@ -7,6 +7,7 @@
 #include "worker_runtime/device/error.hpp"
 #include "worker_runtime/device/fake/fake_cuda.hpp"
 #include "worker_runtime/device/libraries.hpp"
+#include "worker_runtime/ops/gpu/fake/fake_blas_lt.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -24,7 +25,7 @@ std::unique_ptr<Device> open_fake(const WorkerEnvironment& place) {
   if (said.find("devices=") == std::string::npos) config.devices = place.local_world_size;
   const int index = device_index(place, config.devices, std::nullopt);
   fake::install(config);
-  return fake::create_fake_device(index);
+  return fake::create_fake_device(index, &ops::gpu::fake_blas_lt());
 }
 
 }  // namespace

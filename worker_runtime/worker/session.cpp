@@ -54,6 +54,7 @@ Session::Session(WorkerEnvironment environment, const SessionOptions& options, s
   GroupOptions group_options;
   group_options.timeout = options.timeout;
   group_options.account = &account_;
+  group_options.device = device_.get();
   group_options.comm_thread = options.comm_thread;
   group_ = connect(environment_, options, group_options);
 }
