@@ -7,6 +7,7 @@
 
 #include "tests/gpu/checks.hpp"
 #include "tests/gpu/report.hpp"
+#include "worker_runtime/comm/nccl/library.hpp"
 #include "worker_runtime/device/cuda_library.hpp"
 #include "worker_runtime/device/error.hpp"
 #include "worker_runtime/device/fake/fake_cuda.hpp"
@@ -32,9 +33,13 @@ void check_all(Device& device, bool small) {
   report.row("device", [&] { return describe(device); });
   report.row("copies", [&] { return copies_arrive(device); });
   report.row("kernels and their host twins", [&] { return kernels_have_the_bits_of_their_twins(device); });
+  report.row("exact sum of squares", [&] { return squares_are_summed_exactly(device); });
   report.row("every kernel was launched", every_kernel_was_launched);
   report.row("products and the host", [&] { return products_equal_the_host(device); });
   report.row("events order streams", [&] { return events_order_streams(device); });
+  if (device.kind() == "cuda" && !small) {
+    report.row("NCCL, one rank", [&] { return nccl_of_one_rank(device, nccl::library().api, nccl::library().path); });
+  }
   if (!small) {
     report.row("out of memory", [&] { return too_much_memory_is_refused_by_name(device); });
     report.row("speed of f32 products", [&] { return speed_of_products(device, DType::f32, false); });
