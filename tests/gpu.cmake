@@ -49,3 +49,17 @@ dtrun_test(test_nccl integration SKIPS
   SOURCES integration/worker_runtime/comm/nccl_verbs_test.cpp integration/worker_runtime/comm/nccl_group_test.cpp
           integration/worker_runtime/comm/nccl_faults_test.cpp
   DEPS worker_runtime/comm rendezvous/store LINK fmt::fmt-header-only TIMEOUT 120)
+
+# Training on fake GPUs: every layout, the order of streams, and the worker from outside.
+dtrun_test(test_gpu_train integration
+  SOURCES integration/worker_runtime/gpu/train_test.cpp
+  DEPS worker_runtime/worker TIMEOUT 180 ENVIRONMENT DTRUN_CPU=twin)
+dtrun_test(test_gpu_races integration
+  SOURCES integration/worker_runtime/gpu/races_test.cpp
+  DEPS worker_runtime/worker TIMEOUT 180)
+dtrun_test(test_gpu_scenario scenario
+  SOURCES scenario/worker_gpu_test.cpp
+  LINK dtrun_test_job nlohmann_json::nlohmann_json TIMEOUT 180)
+target_compile_definitions(test_gpu_scenario PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>"
+  DTRUN_WORKER_PROGRAM="$<TARGET_FILE:dtrun-worker>")
+add_dependencies(test_gpu_scenario dtrun dtrun-worker)
