@@ -121,7 +121,8 @@ std::string explain(const CommandLine& line, const JobPlan& plan, const std::vec
   const auto id = run_id(config, plan);
   const auto place = first_round(plan, id, allowed_cores);
   const auto environment_of = [&](int rank) {
-    return worker_environment(inherited, config, place, rank, {"<log files>/error.json", "<log files>/progress"});
+    return worker_environment(inherited, config, place, rank,
+                              {"<log files>/error.json", "<log files>/progress", "<log files>/flight"});
   };
   for (int rank = 1; rank < plan.workers; ++rank) static_cast<void>(environment_of(rank));
   const auto environment = environment_of(0);

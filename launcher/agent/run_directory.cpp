@@ -13,6 +13,7 @@
 #include "launcher/process/temporary_note.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/contract/flight_record.hpp"
 #include "rendezvous/contract/progress_file.hpp"
 
 namespace dtrun::launcher {
@@ -50,8 +51,8 @@ void make_with_parents(const std::string& path) {
   make(path);
 }
 
-// Removes empty directories, progress files and logs without a line bottom-up, and error files when asked. True when
-// something is left.
+// Removes empty directories, progress files, flight records and logs without a line bottom-up, and error files when
+// asked. True when something is left.
 bool prune_below(const fs::path& directory, bool error_files) {
   if (::rmdir(directory.c_str()) == 0) return false;  // nearly all are empty: 256 ranks cost 256 calls
   std::error_code error;
@@ -63,7 +64,8 @@ bool prune_below(const fs::path& directory, bool error_files) {
     } else {
       const auto name = it->path().filename();
       const bool empty = it->is_regular_file(ignored) && it->file_size(ignored) == 0;
-      const bool ours = empty || name == kProgressFileName || (error_files && name == "error.json");
+      const bool ours =
+          empty || name == kProgressFileName || name == kFlightRecordName || (error_files && name == "error.json");
       if (!ours || !fs::remove(it->path(), ignored)) left = true;
     }
   }
@@ -124,6 +126,10 @@ std::string RunDirectory::error_file(int attempt_number, int local_rank) const {
 
 std::string RunDirectory::progress_file(int attempt_number, int local_rank) const {
   return exists() ? fmt::format("{}/{}", rank(attempt_number, local_rank), kProgressFileName) : "";
+}
+
+std::string RunDirectory::flight_record(int attempt_number, int local_rank) const {
+  return exists() ? fmt::format("{}/{}", rank(attempt_number, local_rank), kFlightRecordName) : "";
 }
 
 void RunDirectory::make_attempt(int number, int workers) {

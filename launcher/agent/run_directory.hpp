@@ -30,11 +30,12 @@ class RunDirectory {
   std::string rank(int attempt_number, int local_rank) const;
   std::string error_file(int attempt_number, int local_rank) const;
   std::string progress_file(int attempt_number, int local_rank) const;
+  std::string flight_record(int attempt_number, int local_rank) const;
   // Makes the directories of one attempt.
   void make_attempt(int number, int workers);
 
-  // Progress files go; after a success also the error files of attempts that were made good. True when files are left
-  // under path().
+  // Progress files and flight records go; after a success also the error files of attempts that were made good. True
+  // when files are left under path().
   bool prune(bool success) noexcept;
   // The same for one attempt that another one follows: many restarts must not end in a long clean-up.
   void prune_attempt(int number) noexcept;

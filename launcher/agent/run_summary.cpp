@@ -5,10 +5,19 @@
 #include <algorithm>
 
 #include "rendezvous/contract/exit_codes.hpp"
+#include "rendezvous/contract/flight_record.hpp"
 #include "rendezvous/contract/progress_file.hpp"
 
 namespace dtrun::launcher {
 namespace {
+
+// "in all_reduce ...", "after all_reduce ..."; empty without a flight record.
+std::string collective_of(const AttemptView& attempt, int local_rank) {
+  if (!attempt.directory.exists()) return {};
+  const auto record = read_flight_record(attempt.directory.flight_record(attempt.round.number, local_rank));
+  const auto* entry = record ? record->telling() : nullptr;
+  return entry == nullptr ? "" : (entry->finished == 0 ? "in " : "after ") + describe(*entry);
+}
 
 WorkerFailure failure_of(const AttemptView& attempt, int rank) {
   const auto& worker = attempt.workers[rank];
@@ -25,6 +34,7 @@ WorkerFailure failure_of(const AttemptView& attempt, int rank) {
   failure.error_file_path = attempt.directory.error_file(attempt.round.number, rank);
   if (attempt.directory.exists()) failure.error = read_error_file(failure.error_file_path);
   failure.stderr_tail = attempt.hub.stderr_tail(worker.capture);
+  failure.collective = collective_of(attempt, rank);
   failure.stopped_by_launcher = worker.asked_to_stop;
   failure.out_of_memory = worker.out_of_memory;
   if (worker.out_of_memory) {
@@ -155,13 +165,14 @@ std::optional<BlamedWorker> blamed_worker(const AttemptView& attempt, int culpri
     if (rank == culprit || worker.status) continue;
     const char state = describe_process(worker.pid).state;
     if (state == 'T' || state == 't')
-      return BlamedWorker{attempt.round.first_rank + rank, worker.pid, state_text(worker)};
+      return BlamedWorker{attempt.round.first_rank + rank, worker.pid, state_text(worker),
+                          collective_of(attempt, rank)};
   }
   const int local = *blamed - attempt.round.first_rank;
   if (local == culprit || *blamed >= attempt.round.world_size) return {};
-  if (local < 0 || local >= attempt.workers.size()) return BlamedWorker{*blamed, 0, "on another node"};
+  if (local < 0 || local >= attempt.workers.size()) return BlamedWorker{*blamed, 0, "on another node", ""};
   const auto& worker = attempt.workers[local];
-  return BlamedWorker{*blamed, worker.pid, state_text(worker)};
+  return BlamedWorker{*blamed, worker.pid, state_text(worker), collective_of(attempt, local)};
 }
 
 rendezvous::Verdict failure_verdict(const AttemptView& attempt, const Ending& ending) {

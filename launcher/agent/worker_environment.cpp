@@ -73,6 +73,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   variables[environment::kUseAgentStore] = round.agent_store ? "True" : "False";
   variables[environment::kErrorFile] = files.error;
   variables[environment::kProgressFile] = files.progress.empty() ? std::nullopt : std::optional(files.progress);
+  variables[environment::kFlightRecord] = files.flight.empty() ? std::nullopt : std::optional(files.flight);
   variables[kTokenFileVariable] = std::nullopt;
   variables["PET_RDZV_TOKEN_FILE"] = std::nullopt;
   variables[environment::kJob] = place.job.empty() ? std::nullopt : std::optional(place.job);

@@ -25,6 +25,7 @@ struct RoundPlace {
 struct ContractFiles {
   std::string error;
   std::string progress;
+  std::string flight;
 };
 
 // Complete NAME=value list. Throws UsageError when --virtual-local-rank has no device for this rank.

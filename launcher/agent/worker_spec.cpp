@@ -49,7 +49,8 @@ WorkerLaunch WorkerSpec::launch_of(int local_rank) const {
   for (const auto& argument : config_.arguments) process.argv.push_back(substitute_local_rank(argument, local_rank));
   process.environment = worker_environment(inherited_, config_, place_, local_rank,
                                            {directory_.error_file(place_.round.number, local_rank),
-                                            directory_.progress_file(place_.round.number, local_rank)});
+                                            directory_.progress_file(place_.round.number, local_rank),
+                                            directory_.flight_record(place_.round.number, local_rank)});
   const bool reads =
       config_.stdin_mode == StdinMode::all || (config_.stdin_mode == StdinMode::rank0 && local_rank == 0);
   if (reads) process.stdin_fd = STDIN_FILENO;

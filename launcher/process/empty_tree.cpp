@@ -5,6 +5,7 @@
 
 #include "launcher/process/directory_entries.hpp"
 #include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/contract/flight_record.hpp"
 #include "rendezvous/contract/progress_file.hpp"
 
 namespace dtrun::launcher {
@@ -23,7 +24,8 @@ bool walk(int at, const char* path, bool remove, int depth) noexcept {
       return walk(directory.value(), name.data(), remove, depth + 1) &&
              (!remove || ::unlinkat(directory.value(), name.data(), AT_REMOVEDIR) == 0);
     }
-    const bool nothing = info.st_size == 0 || (name == kProgressFileName && info.st_size < kProgressFileMost);
+    const bool nothing = info.st_size == 0 || (name == kProgressFileName && info.st_size < kProgressFileMost) ||
+                         (name == kFlightRecordName && info.st_size == kFlightRecordBytes);
     return S_ISREG(info.st_mode) && nothing && (!remove || ::unlinkat(directory.value(), name.data(), 0) == 0);
   });
 }

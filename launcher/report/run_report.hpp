@@ -28,16 +28,18 @@ struct WorkerFailure {
   std::string error_file_path;
   ErrorFile error;
   std::vector<std::string> stderr_tail;
-  bool stopped_by_launcher = false;                        // it failed because we stopped it
-  bool out_of_memory = false;                              // the kernel counted an OOM kill
+  std::string collective{};          // "in all_reduce ...", "after all_reduce ..."; empty: it keeps no flight record
+  bool stopped_by_launcher = false;  // it failed because we stopped it
+  bool out_of_memory = false;        // the kernel counted an OOM kill
   std::optional<std::uint64_t> memory_limit, memory_peak;  // bytes, of an OOM kill
 };
 
 // The worker for which the root cause waited in vain: perhaps the real one. As it was when the other failed.
 struct BlamedWorker {
   int rank = 0;
-  pid_t pid = 0;      // 0: on another node
-  std::string state;  // "stopped (state T)"
+  pid_t pid = 0;             // 0: on another node
+  std::string state;         // "stopped (state T)"
+  std::string collective{};  // as WorkerFailure's
 };
 
 // The root cause when it is on another node, whose dtrun has the report.

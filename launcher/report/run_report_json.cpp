@@ -46,6 +46,7 @@ ordered_json to_json(const WorkerFailure& failure) {
   result["message"] = failure.error.message;
   result["traceback"] = failure.error.traceback;
   result["error_file_note"] = failure.error.note;
+  result["collective"] = failure.collective.empty() ? ordered_json() : ordered_json(failure.collective);
   result["stderr_tail"] = failure.stderr_tail;
   return result;
 }
@@ -105,6 +106,7 @@ std::string run_report_json(const RunReport& report) {
   result["waited_for"] = nullptr;
   if (const auto& waited = report.waited_for) {
     result["waited_for"] = {{"rank", waited->rank}, {"pid", waited->pid}, {"state", waited->state}};
+    result["waited_for"]["collective"] = waited->collective.empty() ? ordered_json() : ordered_json(waited->collective);
   }
   result["failure_elsewhere"] = nullptr;
   if (const auto& elsewhere = report.elsewhere) {

@@ -92,7 +92,9 @@ Lines head_lines(const RunReport& report) {
     const auto pid = waited->pid != 0 ? fmt::format(", pid {}", waited->pid) : "";
     lines.push_back(
         fmt::format("  waited for: rank {}{}: {}; look there first", waited->rank, pid, shown(waited->state)));
+    if (!waited->collective.empty()) lines.push_back("  it was:     " + shown(waited->collective));
   }
+  if (!root.collective.empty()) lines.push_back("  collective: " + shown(root.collective));
   auto when = fmt::format("  time:       {}, attempt {}", local_time(root.time), root.attempt + 1);
   // With --max-no-progress-restarts there may be more than --max-restarts allows.
   if (root.attempt == report.restarts_used && root.attempt <= report.max_restarts)

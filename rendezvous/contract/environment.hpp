@@ -28,5 +28,7 @@ inline constexpr auto kLogDirectory = "DTRUN_LOG_DIR";
 inline constexpr auto kJob = "DTRUN_JOB";
 // Where a worker says how far it is (progress_file.hpp). Set by dtrun only.
 inline constexpr auto kProgressFile = "DTRUN_PROGRESS_FILE";
+// Where a worker notes its collectives (flight_record.hpp). Set by dtrun only.
+inline constexpr auto kFlightRecord = "DTRUN_FLIGHT_RECORD";
 
 }  // namespace dtrun::environment

@@ -10,6 +10,7 @@
 using namespace dtrun;
 using namespace dtrun::tests;
 using Catch::Contains;
+using Catch::StartsWith;
 using nlohmann::json;
 using std::chrono::seconds;
 namespace fs = std::filesystem;
@@ -80,5 +81,27 @@ TEST_CASE("a rank that was stopped is named beside the one that waited for it un
   CHECK(root.at("waited_for").at("rank") == 2);
   CHECK_THAT(job.error(),
              Contains("waited for: rank 2, pid " + std::to_string(victim) + ": stopped by a signal (state T)"));
+  // What each was in, from the flight records.
+  CHECK_THAT(root.at("root_cause").at("collective").get<std::string>(),
+             StartsWith("in ") && Contains("(3 ranks, call "));
+  CHECK_THAT(root.at("waited_for").at("collective").get<std::string>(), Contains("step "));
+  CHECK_THAT(job.error(), Contains("  collective: in "));
+  CHECK_THAT(job.error(), Contains("  it was:     "));
   CHECK(job.all_gone(seconds(2)));
+}
+
+TEST_CASE("of a rank that was killed is told in which collective it was, or after which") {
+  const TempDirectory directory;
+  const auto report = directory.file("report.json");
+  Job job(launch({"--nproc-per-node=2", "--report", report},
+                 tiny({"--steps", "1000000", "--log-dir", directory.path().string()})),
+          clean());
+  const auto log = (directory.path() / "1" / "steps.jsonl").string();
+  REQUIRE(eventually([&] { return steps_logged(log) >= 3 && pid_of_rank(job.out(), 1) > 0; }, seconds(30)));
+  REQUIRE(::kill(pid_of_rank(job.out(), 1), SIGKILL) == 0);
+  REQUIRE(job.wait(seconds(30)));
+  INFO(job.error());
+  const auto told = json::parse(read_file(report)).at("root_cause").at("collective").get<std::string>();
+  CHECK_THAT(told, Contains("all_reduce of ") && Contains(" f32 in group "));
+  CHECK_THAT(job.error(), Contains("  collective: " + told));
 }

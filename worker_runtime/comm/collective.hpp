@@ -53,7 +53,8 @@ struct Collective {
   int root = -1;  // of rooted operations; the peer of send and recv
   const Tensor* input = nullptr;
   const Tensor* output = nullptr;
-  std::uint32_t tag = 0;  // send and recv
+  std::uint32_t tag = 0;     // send and recv
+  std::uint64_t flight = 0;  // its number in the flight record; 0: none
 };
 
 // What a call is for: a zero-terminated label for messages, and an id that ranks compare (0: none).

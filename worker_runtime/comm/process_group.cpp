@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/contract/flight_record.hpp"
 #include "worker_runtime/comm/queue.hpp"
 
 namespace dtrun::runtime {
@@ -15,8 +16,10 @@ namespace dtrun::runtime {
 ProcessGroup::ProcessGroup(int rank, int size, GroupOptions options)
     : rank_(rank), size_(size), options_(std::move(options)) {
   if (options_.comm_thread) {
-    queue_ =
-        std::make_unique<CommQueue>([this](const Collective& call, const CommAction& action) { run(call, action); });
+    queue_ = std::make_unique<CommQueue>([this](const Collective& call, const CommAction& action) {
+      run(call, action);
+      if (options_.flight != nullptr) options_.flight->finished(call.flight);
+    });
   }
 }
 
@@ -54,8 +57,27 @@ void ProcessGroup::admit(const Collective& call) {
   counter.bytes += bytes_sent(call.op, bytes, size_, call.root == rank_);
 }
 
-Work ProcessGroup::submit(std::span<const Collective> calls) {
-  for (const Collective& call : calls) admit(call);
+std::uint64_t ProcessGroup::note(const Collective& call) noexcept {
+  if (options_.flight == nullptr) return 0;
+  FlightEntry entry;
+  entry.sequence = calls_++;
+  entry.peer = call.root;
+  entry.ranks = static_cast<std::uint32_t>(size_);
+  set_text(entry.op, name_of(call.op));
+  if (const Tensor* part = part_of(call); part != nullptr && part->defined()) {
+    entry.count = static_cast<std::uint64_t>(part->numel());
+    set_text(entry.dtype, name_of(part->dtype()));
+  }
+  set_text(entry.group, name());
+  std::memcpy(entry.action, action_.label.data(), sizeof entry.action);
+  return options_.flight->called(entry);
+}
+
+Work ProcessGroup::submit(std::span<Collective> calls) {
+  for (Collective& call : calls) {
+    admit(call);
+    call.flight = note(call);
+  }
   return start_all(calls, action_);
 }
 
@@ -67,16 +89,42 @@ Work ProcessGroup::start_all(std::span<const Collective> calls, const CommAction
       last = queue_->push(call, action);
     } else {
       run(call, action);
+      if (options_.flight != nullptr) options_.flight->finished(call.flight);
     }
   }
   return last;
 }
 
+namespace {
+
+// A message of a backend that does not note ends itself.
+class NotedMessage final : public Work::State {
+ public:
+  NotedMessage(Work message, FlightRecorder& flight, std::uint64_t number)
+      : message_(std::move(message)), flight_(flight), number_(number) {}
+  bool done() override { return noted(message_.done()); }
+  bool wait_until(Deadline deadline) override { return noted(message_.wait_until(deadline)); }
+
+ private:
+  bool noted(bool ended) {
+    if (ended) flight_.finished(std::exchange(number_, 0));
+    return ended;
+  }
+  Work message_;
+  FlightRecorder& flight_;
+  std::uint64_t number_;
+};
+
+}  // namespace
+
 Work ProcessGroup::start_message(CommOp op, const Tensor& tensor, int peer, std::uint32_t tag) {
   Collective call{.op = op, .root = peer, .tag = tag};
   (op == CommOp::send ? call.input : call.output) = &tensor;
   admit(call);
-  return start(call, action_);
+  call.flight = note(call);
+  const Work work = start(call, action_);
+  if (call.flight == 0 || notes_ends()) return work;
+  return Work(std::make_shared<NotedMessage>(work, *options_.flight, call.flight));
 }
 
 namespace {

@@ -18,6 +18,9 @@
 #include "worker_runtime/comm/work.hpp"
 #include "worker_runtime/tensor/tensor.hpp"
 
+namespace dtrun {
+class FlightRecorder;
+}
 namespace dtrun::rendezvous {
 class Store;
 }
@@ -40,6 +43,7 @@ struct GroupOptions {
       {};                    // gloo: this machine's numeric address on the way to the other ranks; empty: loopback
   bool comm_thread = false;  // async forms run on a thread of the group (in order); false: inside the call. Not nccl,
                              // where they run on streams
+  FlightRecorder* flight = nullptr;     // where calls and their ends are noted; outlives the group
   const nccl::NcclApi* nccl = nullptr;  // of backend nccl; null: libnccl.so.2, FakeNccl for a device of the fake
   std::uint64_t checked_calls = 8;      // nccl: the first calls of a group are compared through the store before data
                                         // moves; shm and gloo always compare
@@ -124,9 +128,12 @@ class ProcessGroup {
 
   // Does a checked collective to its end. Called by one thread at a time, in the order of the calls.
   virtual void run(const Collective& call, const CommAction& action) = 0;
-  // Starts checked collectives of one kind that belong together. As it is here: run() one after another.
+  // Starts checked collectives of one kind that belong together. As it is here: run() one after another. Whoever has
+  // operations that end later notes their ends (Collective::flight).
   virtual Work start_all(std::span<const Collective> calls, const CommAction& action);
   virtual bool takes_device_tensors() const noexcept { return false; }
+  // Whether start() sees to the ends of messages in the flight record.
+  virtual bool notes_ends() const noexcept { return false; }
   // Starts a checked send or recv; `call.input` or `call.output` is borrowed for this call only.
   virtual Work start(const Collective& call, const CommAction& action) = 0;
   // Finishes the queue and joins the thread. A backend's destructor calls it first, while run() still works.
@@ -136,8 +143,9 @@ class ProcessGroup {
 
  private:
   void admit(const Collective& call);  // checks and counts
-  Work submit(std::span<const Collective> calls);
-  Work submit(const Collective& call) { return submit(std::span(&call, 1)); }
+  std::uint64_t note(const Collective& call) noexcept;
+  Work submit(std::span<Collective> calls);
+  Work submit(Collective call) { return submit(std::span(&call, 1)); }
   Work start_message(CommOp op, const Tensor& tensor, int peer, std::uint32_t tag);
 
   int rank_;
@@ -145,6 +153,7 @@ class ProcessGroup {
   GroupOptions options_;
   CommAction action_;
   std::array<Counter, kCommOps> counters_{};
+  std::uint64_t calls_ = 0;           // noted in the flight record
   std::unique_ptr<CommQueue> queue_;  // with comm_thread
 };
 

@@ -26,6 +26,7 @@ WorkerEnvironment WorkerEnvironment::read(bool standalone) {
   WorkerEnvironment result;
   result.error_file = env::get(environment::kErrorFile);
   result.progress_file = env::get(environment::kProgressFile);
+  result.flight_record = env::get(environment::kFlightRecord);
   result.log_directory = env::get(environment::kLogDirectory);
   result.run_id = env::get(environment::kRunId).value_or("");
   if (standalone) {

@@ -20,6 +20,7 @@ struct WorkerEnvironment {
   std::optional<std::string> log_directory;  // of this attempt, for all ranks
   std::optional<std::string> error_file;
   std::optional<std::string> progress_file;
+  std::optional<std::string> flight_record;
 
   // `standalone`: a world of one, whatever the launcher says about the place. Throws UsageError that names what is
   // missing or wrong and how to start the program.

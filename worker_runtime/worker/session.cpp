@@ -49,12 +49,14 @@ std::unique_ptr<ProcessGroup> connect(const WorkerEnvironment& place, const Sess
 Session::Session(WorkerEnvironment environment, const SessionOptions& options, std::unique_ptr<Device> device)
     : environment_(std::move(environment)),
       threads_(ops::default_num_threads(environment_.local_world_size)),
+      flight_(environment_.flight_record, environment_.rank),
       device_(std::move(device)) {
   ops::set_num_threads(threads_);
   GroupOptions group_options;
   group_options.timeout = options.timeout;
   group_options.account = &account_;
   group_options.device = device_.get();
+  group_options.flight = &flight_;
   group_options.comm_thread = options.comm_thread;
   group_ = connect(environment_, options, group_options);
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rendezvous/contract/flight_record.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/core/memory_account.hpp"
 #include "worker_runtime/device/device.hpp"
@@ -53,6 +54,7 @@ class Session {
   WorkerEnvironment environment_;
   int threads_;
   MemoryAccount account_;
+  FlightRecorder flight_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<ProcessGroup> group_;
 };

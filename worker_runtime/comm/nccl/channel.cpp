@@ -32,7 +32,11 @@ void Channel::prune() {
     const auto first = oldest();
     if (!first || !first->end.done()) return;
     const std::lock_guard lock(mutex_);  // `first` keeps the event: it goes without the lock
-    if (!operations_.empty() && operations_.front().end.handle() == first->end.handle()) operations_.pop_front();
+    if (operations_.empty() || operations_.front().end.handle() != first->end.handle()) continue;
+    operations_.pop_front();
+    const auto& call = first->call;
+    for (std::size_t i = 0; i <= call.more && call.flight != 0 && first->flight != nullptr; ++i)
+      first->flight->finished(call.flight + i);
   }
 }
 

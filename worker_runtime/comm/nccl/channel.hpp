@@ -10,6 +10,7 @@
 #include <string>
 
 #include "rendezvous/base/clock.hpp"
+#include "rendezvous/contract/flight_record.hpp"
 #include "worker_runtime/comm/descriptor.hpp"
 #include "worker_runtime/comm/nccl/communicator.hpp"
 #include "worker_runtime/device/device.hpp"
@@ -21,8 +22,9 @@ struct Called {
   std::uint64_t number = 0;  // of the collectives of a group; of a message: of those from one rank to another, from 0
   Descriptor what{};
   std::array<char, 48> label{};
-  std::size_t more = 0;  // operations that were called together with it
-  int peer = -1;         // of a message: the rank of the job at the other end
+  std::size_t more = 0;      // operations that were called together with it
+  int peer = -1;             // of a message: the rank of the job at the other end
+  std::uint64_t flight = 0;  // of the first one, in the flight record; the others follow
   // "number 7: all_reduce sum f32 x 100 (step 3, REDUCE h.1)", "send to rank 1 (message 0: f32 x 10)".
   std::string text() const;
 };
@@ -32,6 +34,7 @@ struct Operation {
   Called call;
   Event end;
   Clock::time_point limit;
+  FlightRecorder* flight = nullptr;  // where its end is noted
 };
 
 // Owned by a group, which is what gives work to it; the watchdog looks at the operations and asks the communicator. The
@@ -47,7 +50,7 @@ class Channel {
 
   void push(Operation operation);
   std::optional<Operation> oldest() const;
-  // Forgets the operations that have ended; asks the device without holding a lock. Throws DeviceError.
+  // Forgets the operations that have ended, and notes it; asks the device without holding a lock. Throws DeviceError.
   void prune();
 
  private:

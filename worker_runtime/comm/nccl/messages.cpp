@@ -72,7 +72,8 @@ Work NcclGroup::start(const Collective& call, const CommAction& action) {
       .number = to.messages++,
       .what = descriptor_of(call, to.messages, static_cast<std::uint64_t>(given.numel()), given.dtype(), action),
       .label = action.label,
-      .peer = job_rank(call.root)};
+      .peer = job_rank(call.root),
+      .flight = call.flight};
   begin(called);
   Tensor tensor = given;
   if (given.device() == nullptr) {

@@ -97,7 +97,7 @@ Work NcclGroup::start_all(std::span<const Collective> calls, const CommAction& a
   if (calls.empty()) return Work();
   advance_messages();
   let_go_of_ended();
-  Called called{.number = ++sequence_, .label = action.label, .more = calls.size() - 1};
+  Called called{.number = ++sequence_, .label = action.label, .more = calls.size() - 1, .flight = calls[0].flight};
   const Tensor* part = part_of(calls[0]);
   called.what = descriptor_of(calls[0], sequence_, part == nullptr ? 0 : static_cast<std::uint64_t>(part->numel()),
                               part == nullptr ? DType::u8 : part->dtype(), action);
@@ -158,7 +158,7 @@ Event NcclGroup::put(Channel& channel, const Called& called, const std::function
   // What is not launched yet is not on the stream either.
   if (result == in_progress) await_ready(channel.communicator, deadline, called.text());
   Event end = channel.stream->record();
-  channel.push({called, end, Clock::now() + options().timeout});
+  channel.push({called, end, Clock::now() + options().timeout, options().flight});
   return end;
 }
 

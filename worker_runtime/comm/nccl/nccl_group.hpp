@@ -46,6 +46,7 @@ class NcclGroup final : public ProcessGroup {
   Work start_all(std::span<const Collective> calls, const CommAction& action) override;
   Work start(const Collective& call, const CommAction& action) override;
   bool takes_device_tensors() const noexcept override { return true; }
+  bool notes_ends() const noexcept override { return true; }
 
  private:
   class Message;

@@ -1,6 +1,10 @@
 // Splits, the comm thread, counters, allocation, and many small operations.
-#include <filesystem>
+#include <fmt/format.h>
 
+#include <filesystem>
+#include <thread>
+
+#include "rendezvous/contract/flight_record.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/run_ranks.hpp"
 
@@ -202,4 +206,45 @@ TEST_CASE("nothing is left in /dev/shm while a group runs, nor after kill -9 at 
     for (int rank = 0; rank < 2; ++rank) CHECK(processes.wait(rank) == "(killed)");
     CHECK(files_in("/dev/shm") <= before);
   }
+}
+
+TEST_CASE("every call and its end is noted in the flight record, whoever runs it") {
+  const std::string backend = GENERATE("shm", "gloo");
+  const bool comm_thread = GENERATE(false, true);
+  const tests::TempDirectory directory;
+  FlightRecorder recorder(directory.file("flight"), 0);  // of rank 0
+  GroupOptions options;
+  options.comm_thread = comm_thread;
+  const auto told = [&] {
+    std::string text;
+    for (const FlightEntry& entry : read_flight_record(directory.file("flight"))->entries)
+      text += fmt::format("{}{}\n", describe(entry), entry.finished == 0 ? " (open)" : "");
+    return text;
+  };
+  const tests::TempDirectory meeting;
+  const auto rank = [&](int number) {
+    MemoryAccount account;
+    GroupOptions own = options;
+    own.account = &account;
+    if (number == 0) own.flight = &recorder;
+    const auto group =
+        create_process_group(backend, std::make_shared<test::DirectoryStore>(meeting.path()), number, 2, own);
+    const Tensor tensor = group->allocate({10}, DType::f32);
+    tensor.zero();
+    group->set_action("step 1, REDUCE a");
+    const Work sum = group->all_reduce_async(tensor);
+    sum.wait();
+    group->set_action("step 1, SEND b");
+    number == 0 ? group->send(tensor, 1) : group->recv(tensor, 0);
+    group->broadcast(std::vector{tensor, tensor.narrow(0, 3)}, 1);
+  };
+  std::thread other(rank, 1);
+  rank(0);
+  other.join();
+  CHECK(told() ==
+        "barrier in group world (2 ranks, call 0)\n"  // of the set-up
+        "all_reduce of 10 f32 in group world (2 ranks, call 1), step 1, REDUCE a\n"
+        "send of 10 f32 to 1 in group world (2 ranks, call 2), step 1, SEND b\n"
+        "broadcast of 10 f32 root 1 in group world (2 ranks, call 3), step 1, SEND b\n"
+        "broadcast of 3 f32 root 1 in group world (2 ranks, call 4), step 1, SEND b\n");
 }

@@ -27,7 +27,7 @@ using Variables = std::map<std::string, std::string>;
 Variables environment_of(const std::vector<std::string>& inherited, const LaunchConfig& config, RoundPlace place,
                          int rank) {
   Variables result;
-  for (const auto& entry : worker_environment(inherited, config, place, rank, {"/e.json", "/progress"})) {
+  for (const auto& entry : worker_environment(inherited, config, place, rank, {"/e.json", "/progress", "/flight"})) {
     const auto equals = entry.find('=');
     CHECK(result.emplace(entry.substr(0, equals), entry.substr(equals + 1)).second);
   }
@@ -73,6 +73,7 @@ TEST_CASE("a worker gets torchrun's variables over the launcher's own") {
                               {"OMP_NUM_THREADS", "4"},
                               {"TORCHELASTIC_ERROR_FILE", "/e.json"},
                               {"DTRUN_PROGRESS_FILE", "/progress"},
+                              {"DTRUN_FLIGHT_RECORD", "/flight"},
                               {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
                               {"DTRUN_LOG_DIR", "/logs/attempt_1"},
                               {"EMPTY", ""},

@@ -1,8 +1,13 @@
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "rendezvous/contract/error_document.hpp"
+#include "rendezvous/contract/flight_record.hpp"
 #include "rendezvous/contract/progress_file.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/files.hpp"
@@ -53,4 +58,93 @@ TEST_CASE("an error document has torch's form, in ASCII on one line") {
   CHECK(document["message"]["extraInfo"]["timestamp"] == "17");
   CHECK(document["message"]["extraInfo"]["blames_rank"] == 3);
   CHECK_FALSE(nlohmann::json::parse(to_json({"E", "a", 17, {}}))["message"]["extraInfo"].contains("blames_rank"));
+}
+
+namespace {
+
+FlightEntry entry_of(std::uint64_t count) {
+  FlightEntry entry;
+  entry.count = count;
+  entry.sequence = count;
+  entry.ranks = 4;
+  set_text(entry.op, "all_reduce");
+  set_text(entry.dtype, "f32");
+  set_text(entry.group, "dp");
+  set_text(entry.action, "step 3, REDUCE blocks.1");
+  return entry;
+}
+
+}  // namespace
+
+TEST_CASE("a flight record tells the last collectives, and which of them had not ended") {
+  const TempDirectory directory;
+  const auto path = directory.file("flight");
+  CHECK_FALSE(read_flight_record(path));
+  FlightRecorder recorder(path, 7);
+  REQUIRE(read_flight_record(path));
+  CHECK(read_flight_record(path)->telling() == nullptr);
+  std::uint64_t open = 0;
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const auto number = recorder.called(entry_of(i));
+    CHECK(number == i + 1);
+    if (i == 900) {
+      open = number;
+    } else {
+      recorder.finished(number);
+    }
+  }
+  const auto record = read_flight_record(path);
+  REQUIRE(record);
+  CHECK(record->rank == 7);
+  REQUIRE(record->entries.size() == kFlightCapacity);
+  CHECK(record->entries.front().number == 1001 - kFlightCapacity);
+  CHECK(record->entries.back().number == 1000);
+  REQUIRE(record->telling() != nullptr);
+  CHECK(record->telling()->number == open);
+  CHECK(describe(*record->telling()) ==
+        "all_reduce of 900 f32 in group dp (4 ranks, call 900), step 3, REDUCE blocks.1");
+  recorder.finished(open);
+  recorder.finished(1);  // long overwritten
+  CHECK(read_flight_record(path)->telling()->number == 1000);
+  CHECK(read_flight_record(path)->entries.front().finished > 0);
+}
+
+TEST_CASE("a flight record is there after kill -9, and training needs none") {
+  const TempDirectory directory;
+  const auto path = directory.file("flight");
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    FlightRecorder recorder(path, 1);
+    recorder.called(entry_of(5));
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(read_flight_record(path));
+  CHECK(read_flight_record(path)->telling()->count == 5);
+  for (const auto& nowhere : {std::optional<std::string>(), std::optional<std::string>("/no/such/directory/flight")}) {
+    FlightRecorder recorder(nowhere, 0);
+    recorder.finished(recorder.called(entry_of(1)));
+  }
+}
+
+TEST_CASE("what is no flight record is not read as one, and texts end inside their fields") {
+  const TempDirectory directory;
+  const auto path = directory.file("flight");
+  for (const auto& bad : {std::string(), std::string("DTRUNFLT"), std::string(kFlightRecordBytes, 'x')}) {
+    directory.write("flight", bad);
+    CHECK_FALSE(read_flight_record(path));
+  }
+  FlightRecorder recorder(path, 0);
+  FlightEntry entry = entry_of(1);
+  set_text(entry.group, std::string(100, 'g'));
+  recorder.called(entry);
+  CHECK(describe(*read_flight_record(path)->telling()).find(std::string(23, 'g') + " (") != std::string::npos);
+  std::string bytes = read_file(path);
+  for (std::size_t i = kFlightHeader + sizeof(FlightEntry) + 8; i < kFlightHeader + 2 * sizeof(FlightEntry); ++i)
+    bytes[i] = 'a';  // no zero anywhere
+  directory.write("flight", bytes);
+  REQUIRE(read_flight_record(path));
+  CHECK(describe(read_flight_record(path)->entries.at(0)).size() < 300);
 }
