@@ -47,7 +47,7 @@ set_tests_properties("unit: gpu_check on the simulated device" PROPERTIES LABELS
 # Backend nccl over FakeNccl and FakeCuda: ranks as threads and as processes.
 dtrun_test(test_nccl integration SKIPS
   SOURCES integration/worker_runtime/comm/nccl_verbs_test.cpp integration/worker_runtime/comm/nccl_group_test.cpp
-          integration/worker_runtime/comm/nccl_faults_test.cpp
+          integration/worker_runtime/comm/nccl_faults_test.cpp integration/worker_runtime/comm/loopback_test.cpp
   DEPS worker_runtime/comm rendezvous/store LINK fmt::fmt-header-only TIMEOUT 120)
 
 # Training on fake GPUs: every layout, the order of streams, and the worker from outside.

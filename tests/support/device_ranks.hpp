@@ -13,6 +13,7 @@
 
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/store/hash_store.hpp"
+#include "worker_runtime/comm/loopback/loopback_group.hpp"
 #include "worker_runtime/comm/nccl/fake/fake_nccl.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/device/fake/fake_cuda.hpp"
@@ -31,6 +32,7 @@ struct DeviceRanks {
   runtime::nccl::fake::FakeNcclConfig nccl = {};
   runtime::GroupOptions options = {};
   bool one_device = false;  // for all ranks
+  bool loopback = false;    // instead of nccl: ranks that share one device
 
   struct Result {
     std::vector<std::string> texts;    // by rank
@@ -41,12 +43,20 @@ struct DeviceRanks {
     std::size_t threads_before = 0, threads_after = 0;
   };
 
+  std::unique_ptr<runtime::ProcessGroup> group_of(const std::shared_ptr<runtime::loopback::Hub>& hub,
+                                                  const std::shared_ptr<rendezvous::Store>& store, int rank, int n,
+                                                  const runtime::GroupOptions& own) const {
+    if (loopback) return std::make_unique<runtime::loopback::LoopbackGroup>(hub, rank, own);
+    return runtime::create_process_group("auto", store, rank, n, own);
+  }
+
   Result run(int n, const DeviceRankFunction& function) const {
     Result result;
     auto accelerator = cuda;
     accelerator.devices = n;
     runtime::fake::install(accelerator);
     runtime::nccl::fake::install(nccl);
+    const auto hub = std::make_shared<runtime::loopback::Hub>("world", n);
     const auto store = std::make_shared<rendezvous::HashStore>();
     result.texts.resize(static_cast<std::size_t>(n));
     result.threads_before = threads_of_this_process();
@@ -56,12 +66,12 @@ struct DeviceRanks {
       threads.emplace_back([&, rank] {
         try {
           runtime::MemoryAccount account;
-          const auto device = runtime::fake::create_fake_device(one_device ? 0 : rank);
+          const auto device = runtime::fake::create_fake_device(one_device || loopback ? 0 : rank);
           auto own = options;
           own.device = device.get();
           own.nccl = &runtime::nccl::fake::nccl_api();
           if (own.account == nullptr) own.account = &account;
-          const auto group = runtime::create_process_group("auto", store, rank, n, own);
+          const auto group = group_of(hub, store, rank, n, own);
           function(*group, *device);
         } catch (const std::exception& error) {
           result.texts[static_cast<std::size_t>(rank)] = error.what();

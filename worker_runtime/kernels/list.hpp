@@ -15,6 +15,7 @@
 #include "worker_runtime/kernels/embedding.hpp"
 #include "worker_runtime/kernels/norm.hpp"
 #include "worker_runtime/kernels/optimizer.hpp"
+#include "worker_runtime/kernels/rank_reduce.hpp"
 
 // X(NAME, TYPE...): TYPE may hold commas. Groups, so that they can be compiled apart.
 #define DTRUN_BOTH_TYPES(X, name, Kernel) X(name##_f32, Kernel<float>) X(name##_bf16, Kernel<Bf16>)
@@ -34,6 +35,7 @@
   DTRUN_BOTH_TYPES(X, swiglu_forward, SwigluForward)   \
   DTRUN_BOTH_TYPES(X, swiglu_backward, SwigluBackward) \
   DTRUN_BOTH_TYPES(X, rope, Rope)                      \
+  DTRUN_BOTH_TYPES(X, rank_reduce, RankReduce)         \
   X(adamw, AdamW)                                      \
   X(sgd, Sgd)                                          \
   DTRUN_BOTH_TYPES(X, squared_norm, SquaredNorm)       \

@@ -3,6 +3,7 @@
 
 #include "worker_runtime/comm/nccl/errors.hpp"
 #include "worker_runtime/comm/nccl/nccl_group.hpp"
+#include "worker_runtime/comm/staged_calls.hpp"
 
 namespace dtrun::runtime::nccl {
 
@@ -105,29 +106,10 @@ void NcclGroup::copy_own_part(const Collective& call, Stream& stream) const {
                  "cudaMemcpyAsync");
 }
 
-// The host's tensors go through memory of the device, and are back when this returns.
 void NcclGroup::run_staged(std::span<const Collective> calls, const Called& called) {
-  std::deque<Tensor> copies;  // stay where they are
-  const auto on_device = [&](const Tensor* tensor, bool with_elements) -> const Tensor* {
-    if (tensor == nullptr || !tensor->defined() || tensor->device() != nullptr) return tensor;
-    copies.push_back(Tensor::empty(tensor->shape(), tensor->dtype(), staging_));
-    if (with_elements) copies.back().copy_from(*tensor);
-    return &copies.back();
-  };
-  std::vector<Collective> staged;
-  for (const Collective& call : calls) {
-    Collective& copy = staged.emplace_back(call);
-    copy.input = on_device(call.input, true);
-    copy.output = call.output == call.input ? copy.input : on_device(call.output, false);
-  }
-  Channel& channel = reduces(calls[0].op) ? *reduce_ : *gather_;
-  const Work work = issue(channel, called, staged, false);
-  work.wait();
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    const bool changed = calls[i].op != CommOp::reduce || calls[i].root == rank();
-    if (changed && calls[i].output != nullptr && calls[i].output != staged[i].output)
-      calls[i].output->copy_from(*staged[i].output);
-  }
+  const StagedCalls staged(calls, staging_);
+  issue(reduces(calls[0].op) ? *reduce_ : *gather_, called, staged.calls(), false).wait();
+  staged.copy_back(rank());
 }
 
 }  // namespace dtrun::runtime::nccl

@@ -9,6 +9,7 @@
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/comm/nccl/errors.hpp"
 #include "worker_runtime/comm/nccl/lane.hpp"
+#include "worker_runtime/comm/staged_calls.hpp"
 
 namespace dtrun::runtime::nccl {
 
@@ -109,12 +110,9 @@ Work NcclGroup::start_all(std::span<const Collective> calls, const CommAction& a
     const Collective sum{.op = CommOp::all_reduce, .input = &token_, .output = &token_};
     return issue(channel, called, {&sum, 1}, true);
   }
-  for (const Collective& call : calls) {
-    for (const Tensor* tensor : {call.input, call.output}) {
-      if (tensor == nullptr || !tensor->defined() || tensor->device() != nullptr) continue;
-      run_staged(calls, called);
-      return Work();
-    }
+  if (StagedCalls::needed(calls)) {
+    run_staged(calls, called);
+    return Work();
   }
   return issue(channel, called, calls, false);
 }

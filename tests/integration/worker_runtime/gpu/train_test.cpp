@@ -107,6 +107,35 @@ TEST_CASE("every layout trains on fake GPUs to the bits of the CPU") {
   }
 }
 
+TEST_CASE("ranks that share one GPU train to the bits of the CPU") {
+  const auto seed = static_cast<std::uint64_t>(GENERATE(1, 2, 3));
+  for (const Layout& layout : {Layout{2, 2, "dp=2"}, Layout{4, 1, "fsdp=4"}, Layout{4, 2, "dp=2,tp=2"},
+                               Layout{4, 2, "fsdp=2,tp=2,sp"}, Layout{2, 4, "pp=2"}}) {
+    const auto config = config_of("gpt2", layout);
+    CAPTURE(layout.parallel, seed);
+    Trained on_cpu, shared;
+    const auto texts = dtrun::test::run_ranks(layout.ranks, [&](ProcessGroup& group) {
+      const auto result = train(group, nullptr, config);
+      if (group.rank() == 0) on_cpu = result;
+    });
+    CHECK(texts == std::vector<std::string>(texts.size()));
+    dtrun::test::FakeRanksOptions options;
+    options.loopback = true;
+    options.cuda.seed = seed;
+    const auto run = dtrun::test::run_fake_ranks(
+        layout.ranks,
+        [&](ProcessGroup& group, Device& device) {
+          const auto result = train(group, &device, config);
+          if (group.rank() == 0) shared = result;
+        },
+        options);
+    INFO(run.to_string());
+    CHECK(run.good());
+    CHECK(shared.hash == on_cpu.hash);
+    CHECK(shared.outcome.loss_last == on_cpu.outcome.loss_last);
+  }
+}
+
 TEST_CASE("parameters saved by a fake GPU are those of the CPU, and go back onto one") {
   const dtrun::tests::TempDirectory directory;
   auto config = config_of("gpt2", {2, 1, "fsdp=2"});
