@@ -18,7 +18,12 @@ std::string Lay::to_string() const {
   return "?";
 }
 
+void RunContext::round(const Tensor& x) const {
+  if (bf16) ops::round_to_bf16(x);
+}
+
 void InputGrad::deliver(RunContext& ctx, Tensor contribution, bool shared) {
+  if (addend.defined()) ctx.round(contribution);
   if (!addend.defined()) {
     result = std::move(contribution);
   } else if (shared) {

@@ -21,9 +21,12 @@ struct RunContext {
   Arena& activation;                          // results of forward and what is saved for backward
   Arena& work;                                // gradients of activations, and temporaries
   TensorParallel* tensor_parallel = nullptr;  // the ranks that share every layer, when there are several
-  // Tapes round every result and every gradient of an activation to bfloat16: each node computes as one bf16 operation
-  // with sums in f32. Elements stay f32.
+  // Every result of a node, every gradient of an activation and what nodes keep of such tensors are bfloat16 numbers;
+  // sums inside an operation are f32. Elements stay f32: they are rounded where a tensor of bf16 would be stored.
   bool bf16 = false;
+
+  // For such a tensor that was just written. Tapes do it for results and gradients, nodes for what is between them.
+  void round(const Tensor& x) const;
 };
 
 // The gradient of one input of a node while backward runs.
@@ -34,7 +37,7 @@ struct InputGrad {
   Tensor result;  // to be set: addend + own contribution
 
   // result = addend + contribution. Takes `contribution` over: give a fresh tensor, or with `shared` one that others
-  // may read.
+  // may read. Where there is an addend, it is rounded (RunContext::round) first: what others read is that already.
   void deliver(RunContext& ctx, Tensor contribution, bool shared = false);
   // For kernels that add into their output: a tensor that holds `addend` and may be written (addend itself when nobody
   // else holds it). Only when addend is defined.

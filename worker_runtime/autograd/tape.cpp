@@ -68,7 +68,7 @@ Value Tape::record_as(Lay lay, std::unique_ptr<Node> node, std::initializer_list
     tensors.push_back(value.tensor());
   }
   Tensor result = node->forward(*ctx_, tensors);
-  if (ctx_->bf16 && !node->result_stays_f32()) ops::round_to_bf16(result);
+  if (!node->result_stays_f32()) ctx_->round(result);
   flops_ += node->flops();
   const int index = static_cast<int>(wanted_.size());
   wanted_.push_back(wanted);
@@ -118,7 +118,7 @@ Tensor Tape::run_backward(const Tensor& grad_out, bool with_weights) {
       sum.deliver(*ctx_, std::move(inputs[k].result), true);
       slot = std::move(sum.result);
       // Others may read it (a sum hands its gradient on): they have it rounded already.
-      if (ctx_->bf16 && slot.defined()) ops::round_to_bf16(slot);
+      if (slot.defined()) ctx_->round(slot);
     }
     if (!with_weights && entry.node->has_weights()) {
       entry.grad_out = out;

@@ -122,6 +122,7 @@ class CrossEntropyNode final : public Node {
     if (training_) {
       grad_ = logits;
       ops::cross_entropy_mean_and_gradient(logits, targets_, loss);
+      ctx.round(grad_);
     } else {
       ops::cross_entropy_mean(logits, targets_, loss);
     }

@@ -119,7 +119,13 @@ Tensor LinearGeluNode::forward(RunContext& ctx, std::span<const Tensor> inputs) 
   x_ = inputs[0];
   const Tensor y = output(ctx, x_);
   pre_ = Tensor::empty(y.shape(), DType::f32, ctx.activation);
-  ops::linear_gelu_forward(x_, weight_.value(), bias_value(), layout_, pre_, y);
+  if (!ctx.bf16) {
+    ops::linear_gelu_forward(x_, weight_.value(), bias_value(), layout_, pre_, y);
+  } else {
+    ops::linear_forward(x_, weight_.value(), bias_value(), layout_, pre_);
+    ctx.round(pre_);
+    ops::gelu_forward(pre_, y);
+  }
   return y;
 }
 
@@ -127,6 +133,7 @@ const Tensor& LinearGeluNode::pre_grad(RunContext& ctx, const Tensor& grad_out) 
   if (!pre_grad_.defined()) {
     pre_grad_ = Tensor::empty(pre_.shape(), DType::f32, ctx.work);
     ops::gelu_backward(pre_, grad_out, pre_grad_);
+    ctx.round(pre_grad_);
     pre_ = Tensor();
   }
   return pre_grad_;

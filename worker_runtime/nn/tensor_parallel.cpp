@@ -49,14 +49,16 @@ class LeaveNode final : public Node {
  public:
   LeaveNode(TensorParallel& ranks, Parameter* bias) : ranks_(ranks), bias_(bias) {}
   std::string_view name() const override { return "leave"; }
-  Tensor forward(RunContext&, std::span<const Tensor> inputs) override {
+  Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     Tensor y = inputs[0];
     if (ranks_.sequence()) {
       y = ranks_.scatter_sum(y, MemoryTag::activation);
     } else {
       ranks_.sum(y);
     }
-    if (bias_ != nullptr) ops::add_bias(y, bias_->value());
+    if (bias_ == nullptr) return y;
+    ctx.round(y);
+    ops::add_bias(y, bias_->value());
     return y;
   }
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {

@@ -24,11 +24,13 @@ class VocabCrossEntropyNode final : public Node {
     ops::cross_entropy_tops(logits, tops);
     ranks_.max(tops);
     ops::cross_entropy_sums(logits, targets_, part_, tops, sums, training_);
+    if (training_) ctx.round(logits);  // exponentials
     ranks_.sum(sums);
     const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);
     ops::cross_entropy_loss(targets_, part_, tops, sums, loss);
     if (training_) {
       ops::cross_entropy_gradient(logits, targets_, part_, sums);
+      ctx.round(logits);
       grad_ = logits;
     }
     return loss;
