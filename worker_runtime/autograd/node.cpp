@@ -19,7 +19,7 @@ std::string Lay::to_string() const {
 }
 
 void RunContext::round(const Tensor& x) const {
-  if (bf16) ops::round_to_bf16(x);
+  if (bf16 && x.dtype() == DType::f32) ops::round_to_bf16(x);
 }
 
 void InputGrad::deliver(RunContext& ctx, Tensor contribution, bool shared) {

@@ -22,9 +22,15 @@ struct RunContext {
   Arena& work;                                // gradients of activations, and temporaries
   TensorParallel* tensor_parallel = nullptr;  // the ranks that share every layer, when there are several
   // Every result of a node, every gradient of an activation and what nodes keep of such tensors are bfloat16 numbers;
-  // sums inside an operation are f32. Elements stay f32: they are rounded where a tensor of bf16 would be stored.
+  // sums inside an operation are f32.
   bool bf16 = false;
+  // With bf16: their tensors are of that type, as on a device. Otherwise they are f32, and rounded where a tensor of
+  // bf16 would be stored: the bits are the same.
+  bool stores_bf16 = false;
 
+  // Of results, gradients of activations and what is kept of them. What is f32 always: a loss, numbers of rows (mean,
+  // logarithm of a sum), gradients of parameters.
+  DType dtype() const noexcept { return stores_bf16 ? DType::bf16 : DType::f32; }
   // For such a tensor that was just written. Tapes do it for results and gradients, nodes for what is between them.
   void round(const Tensor& x) const;
 };

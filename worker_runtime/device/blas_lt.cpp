@@ -77,9 +77,10 @@ std::size_t BlasLt::remembered() const {
 void BlasLt::check(blas_lt::Status status, const char* what, const Product& product) const {
   if (status == blas_lt::ok) return;
   const std::string of = product.m == 0 ? std::string()
-                                        : fmt::format(" for [{}, {}]{} x [{}, {}]{} of {}{}", product.m, product.k,
+                                        : fmt::format(" for [{}, {}]{} x [{}, {}]{} of {}{}{}", product.m, product.k,
                                                       product.transpose_a ? "^T" : "", product.k, product.n,
                                                       product.transpose_b ? "^T" : "", name_of(product.dtype),
+                                                      product.f32_result ? " into f32" : "",
                                                       product.bias != nullptr ? " with bias" : "");
   throw DeviceError("device", fmt::format("device {}: {} failed{}: {} ({})", device_.index(), what, of,
                                           api_.get_status_name(status), api_.get_status_string(status)));
@@ -89,7 +90,7 @@ std::unique_ptr<BlasLt::Plan> BlasLt::make_plan(const Product& p, bool tf32) con
   using blas_lt::DescAttribute;
   using blas_lt::PreferenceAttribute;
   auto plan = std::make_unique<Plan>();
-  const auto type = type_of(p.dtype);
+  const auto type = type_of(p.dtype), result_type = p.f32_result ? blas_lt::Type::f32 : type;
   const auto compute = tf32 ? blas_lt::Compute::tf32 : blas_lt::Compute::f32;
   check(api_.matmul_desc_create(plan->desc.fill(api_.matmul_desc_destroy), compute, blas_lt::Type::f32),
         "cublasLtMatmulDescCreate", p);
@@ -101,18 +102,18 @@ std::unique_ptr<BlasLt::Plan> BlasLt::make_plan(const Product& p, bool tf32) con
   set(DescAttribute::transpose_b, p.transpose_a ? blas_lt::Transpose::yes : blas_lt::Transpose::no);
   if (p.bias != nullptr) {
     set(DescAttribute::epilogue, blas_lt::Epilogue::bias);
-    set(DescAttribute::bias_type, type);
+    set(DescAttribute::bias_type, result_type);
     set(DescAttribute::bias_pointer, p.bias);
   }
   // A row-major [rows, columns] is a [columns, rows] of the library.
-  const auto layout = [&](Owned<blas_lt::MatrixLayout>& to, std::int64_t rows, std::int64_t columns) {
-    check(api_.matrix_layout_create(to.fill(api_.matrix_layout_destroy), type, static_cast<std::uint64_t>(columns),
+  const auto layout = [&](Owned<blas_lt::MatrixLayout>& to, blas_lt::Type of, std::int64_t rows, std::int64_t columns) {
+    check(api_.matrix_layout_create(to.fill(api_.matrix_layout_destroy), of, static_cast<std::uint64_t>(columns),
                                     static_cast<std::uint64_t>(rows), columns),
           "cublasLtMatrixLayoutCreate", p);
   };
-  layout(plan->a, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n);
-  layout(plan->b, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k);
-  layout(plan->c, p.m, p.n);
+  layout(plan->a, type, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n);
+  layout(plan->b, type, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k);
+  layout(plan->c, result_type, p.m, p.n);
 
   Owned<blas_lt::Preference> preference;
   check(api_.matmul_preference_create(preference.fill(api_.matmul_preference_destroy)),
@@ -144,6 +145,7 @@ BlasLt::Plan& BlasLt::plan_of(const Product& p) {
                 p.n,
                 p.k,
                 p.dtype,
+                p.f32_result,
                 tf32,
                 p.transpose_a,
                 p.transpose_b,

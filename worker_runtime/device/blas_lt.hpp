@@ -18,13 +18,14 @@ namespace dtrun::runtime {
 
 class Device;
 
-// c[m, n] = op(a)[m, k] op(b)[k, n] + bias[n], row-major and dense, summed in f32. All of one type, f32 or bf16. m, n
-// and k are 1 or more; c overlaps nothing else.
+// c[m, n] = op(a)[m, k] op(b)[k, n] + bias[n], row-major and dense, summed in f32. All of one type, f32 or bf16, or c
+// and bias f32 where a and b are bf16. m, n and k are 1 or more; c overlaps nothing else.
 struct Product {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
   DType dtype = DType::f32;
+  bool f32_result = false;  // c and bias are f32 whatever a and b are
   const void* a = nullptr;
   bool transpose_a = false;  // a is [k, m]
   const void* b = nullptr;
@@ -54,8 +55,8 @@ class BlasLt {
 
  private:
   struct Plan;
-  using Key =
-      std::tuple<std::int64_t, std::int64_t, std::int64_t, DType, bool, bool, bool, bool, std::array<unsigned, 4>>;
+  using Key = std::tuple<std::int64_t, std::int64_t, std::int64_t, DType, bool, bool, bool, bool, bool,
+                         std::array<unsigned, 4>>;
   Plan& plan_of(const Product& product);
   std::unique_ptr<Plan> make_plan(const Product& product, bool tf32) const;
   std::byte* workspace(std::size_t bytes);

@@ -1,4 +1,4 @@
-// Kernels that sum over rows. See block.hpp. A block has kColumns columns and sums its rows in a fixed order, so the
+// Kernels that sum over rows; the sums, gradients of parameters, are f32 whatever is summed. See block.hpp. A block has kColumns columns and sums its rows in a fixed order, so the
 // result does not depend on the launch: lane l of a column sums rows l, l + kLanes, ..., then the lanes are added in
 // order.
 #pragma once
@@ -46,7 +46,7 @@ struct SumOfRows {
   std::int64_t rows;
   std::int64_t stride;
   std::int64_t columns;
-  T* sums;
+  float* sums;
 
   std::int64_t blocks() const { return ceil_div(columns, ColumnSums::kColumns); }
   std::size_t shared_bytes() const { return ColumnSums::shared_bytes<1>(); }
@@ -55,7 +55,7 @@ struct SumOfRows {
     ColumnSums::run<1>(
         block, rows, columns,
         [&](std::int64_t row, std::int64_t c) { return Sums<float, 1>{{load(x + row * stride + c)}}; },
-        [&](std::int64_t c, const Sums<float, 1>& total) { store(sums + c, total.of[0]); });
+        [&](std::int64_t c, const Sums<float, 1>& total) { sums[c] = total.of[0]; });
   }
 };
 
@@ -70,8 +70,8 @@ struct LayernormBackwardWeight {
   std::int64_t rows;
   std::int64_t stride;
   std::int64_t columns;
-  T* dgamma;
-  T* dbeta;
+  float* dgamma;
+  float* dbeta;
 
   std::int64_t blocks() const { return ceil_div(columns, ColumnSums::kColumns); }
   std::size_t shared_bytes() const { return ColumnSums::shared_bytes<2>(); }
@@ -84,8 +84,8 @@ struct LayernormBackwardWeight {
           return Sums<float, 2>{{g * ((load(x + row * stride + c) - mean[row]) * rstd[row]), g}};
         },
         [&](std::int64_t c, const Sums<float, 2>& total) {
-          store(dgamma + c, total.of[0]);
-          store(dbeta + c, total.of[1]);
+          dgamma[c] = total.of[0];
+          dbeta[c] = total.of[1];
         });
   }
 };
@@ -100,7 +100,7 @@ struct RmsnormBackwardWeight {
   std::int64_t rows;
   std::int64_t stride;
   std::int64_t columns;
-  T* dgamma;
+  float* dgamma;
 
   std::int64_t blocks() const { return ceil_div(columns, ColumnSums::kColumns); }
   std::size_t shared_bytes() const { return ColumnSums::shared_bytes<1>(); }
@@ -111,7 +111,7 @@ struct RmsnormBackwardWeight {
         [&](std::int64_t row, std::int64_t c) {
           return Sums<float, 1>{{load(dy + row * stride + c) * (load(x + row * stride + c) * rstd[row])}};
         },
-        [&](std::int64_t c, const Sums<float, 1>& total) { store(dgamma + c, total.of[0]); });
+        [&](std::int64_t c, const Sums<float, 1>& total) { dgamma[c] = total.of[0]; });
   }
 };
 

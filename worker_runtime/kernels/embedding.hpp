@@ -1,4 +1,4 @@
-// Kernels of token and position tables (ops/embedding.hpp). See block.hpp.
+// Kernels of token and position tables (ops/embedding.hpp); gradients of tables are f32. See block.hpp.
 #pragma once
 
 #include "worker_runtime/kernels/block.hpp"
@@ -58,7 +58,7 @@ struct EmbeddingBackwardTokens {
   std::int64_t first;
   std::int64_t rows;
   std::int64_t vocabulary;
-  T* dtokens;
+  float* dtokens;
   bool add;
   std::uint64_t* fault;
 
@@ -124,11 +124,11 @@ struct EmbeddingBackwardTokens {
         }
       });
     }
-    T* const to = dtokens + (id - first) * d + column;
+    float* const to = dtokens + (id - first) * d + column;
     block.threads([&](std::int64_t t) {
       for (int j = 0; j < kOwn; ++j) {
         const std::int64_t c = t + j * kThreads;
-        if (column + c < d) store(to + c, add ? load(to + c) + sums(t).of[j] : sums(t).of[j]);
+        if (column + c < d) to[c] = add ? to[c] + sums(t).of[j] : sums(t).of[j];
       }
     });
   }
@@ -143,7 +143,7 @@ struct EmbeddingBackwardPositions {
   std::int64_t time;
   std::int64_t d;
   std::int64_t first;
-  T* dpositions;
+  float* dpositions;
   std::int64_t n;
 
   std::int64_t blocks() const { return element_blocks(n); }
@@ -157,7 +157,7 @@ struct EmbeddingBackwardPositions {
         total = load(from);
         for (std::int64_t b = 1; b < batch; ++b) total += load(from + b * time * d);
       }
-      store(dpositions + i, total);
+      dpositions[i] = total;
     });
   }
 };

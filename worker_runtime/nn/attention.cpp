@@ -20,14 +20,14 @@ class RotaryNode final : public Node {
   std::string_view name() const override { return "rotary"; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     const Tensor& x = inputs[0];
-    const Tensor y = Tensor::empty(x.shape(), DType::f32, ctx.activation);
+    const Tensor y = Tensor::empty(x.shape(), ctx.dtype(), ctx.activation);
     ops::rope_forward(x, rows(x), y);
     numel_ = x.numel();
     return y;
   }
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
     if (!grads[0].needed) return;
-    const Tensor dx = Tensor::empty(grad_out.shape(), DType::f32, ctx.work);
+    const Tensor dx = Tensor::empty(grad_out.shape(), ctx.dtype(), ctx.work);
     ops::rope_backward(grad_out, rows(grad_out), dx);
     grads[0].deliver(ctx, dx);
   }
@@ -55,13 +55,13 @@ class GroupedAttentionNode final : public Node {
     q_ = inputs[0];
     k_ = inputs[1];
     v_ = inputs[2];
-    out_ = Tensor::empty(q_.shape(), DType::f32, ctx.activation);
+    out_ = Tensor::empty(q_.shape(), ctx.dtype(), ctx.activation);
     if (q_.rank() == 3) lse_ = Tensor::empty({q_.dim(0), heads_, q_.dim(1)}, DType::f32, ctx.activation);
     ops::grouped_attention_forward(q_, k_, v_, heads_, kv_heads_, out_, lse_);
     return out_;
   }
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
-    const auto fresh = [&](const Tensor& like) { return Tensor::empty(like.shape(), DType::f32, ctx.work); };
+    const auto fresh = [&](const Tensor& like) { return Tensor::empty(like.shape(), ctx.dtype(), ctx.work); };
     const ops::GroupedAttentionGrads d{fresh(q_), fresh(k_), fresh(v_)};  // one pass makes all three
     ops::grouped_attention_backward(q_, k_, v_, out_, lse_, grad_out, heads_, kv_heads_, d);
     if (grads[0].needed) grads[0].deliver(ctx, d.dq);

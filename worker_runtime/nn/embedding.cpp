@@ -34,8 +34,8 @@ EmbeddingNode::EmbeddingNode(Tensor ids, Parameter& tokens, Parameter* positions
 Tensor EmbeddingNode::forward(RunContext& ctx, std::span<const Tensor>) {
   require_ids(ids_);
   const Shape shape{ids_.dim(0), ids_.dim(1), tokens_.value().dim(1)};
-  const Tensor x = result_goes_to_ != nullptr ? result_goes_to_->allocate(shape, MemoryTag::activation)
-                                              : Tensor::empty(shape, DType::f32, ctx.activation);
+  const Tensor x = result_goes_to_ != nullptr ? result_goes_to_->allocate(shape, MemoryTag::activation, ctx.dtype())
+                                              : Tensor::empty(shape, ctx.dtype(), ctx.activation);
   ops::embedding_forward(ids_, tokens_.value(), positions_ == nullptr ? Tensor() : positions_->value(), x, part_);
   return x;
 }
@@ -53,7 +53,7 @@ void EmbeddingNode::backward_weight(RunContext& ctx, const Tensor& grad_out) {
 }
 
 Tensor PositionsNode::forward(RunContext& ctx, std::span<const Tensor> inputs) {
-  const Tensor y = Tensor::empty(inputs[0].shape(), DType::f32, ctx.activation);
+  const Tensor y = Tensor::empty(inputs[0].shape(), ctx.dtype(), ctx.activation);
   ops::add_positions(inputs[0], positions_.value(), first_, y);
   return y;
 }

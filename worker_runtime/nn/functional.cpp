@@ -22,7 +22,7 @@ class AddNode final : public Node {
   std::string_view name() const override { return "add"; }
   Reach reach() const override { return Reach::element; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
-    const Tensor sum = Tensor::empty(inputs[0].shape(), DType::f32, ctx.activation);
+    const Tensor sum = Tensor::empty(inputs[0].shape(), ctx.dtype(), ctx.activation);
     ops::add(inputs[0], inputs[1], sum);
     return sum;
   }
@@ -39,13 +39,13 @@ class GeluNode final : public Node {
   Reach reach() const override { return Reach::element; }
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     x_ = inputs[0];
-    const Tensor y = Tensor::empty(x_.shape(), DType::f32, ctx.activation);
+    const Tensor y = Tensor::empty(x_.shape(), ctx.dtype(), ctx.activation);
     ops::gelu_forward(x_, y);
     return y;
   }
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
     if (!grads[0].needed) return;
-    const Tensor dx = Tensor::empty(x_.shape(), DType::f32, ctx.work);
+    const Tensor dx = Tensor::empty(x_.shape(), ctx.dtype(), ctx.work);
     ops::gelu_backward(x_, grad_out, dx);
     grads[0].deliver(ctx, dx);
   }
@@ -62,13 +62,13 @@ class SwigluNode final : public Node {
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     gate_ = inputs[0];
     up_ = inputs[1];
-    const Tensor y = Tensor::empty(gate_.shape(), DType::f32, ctx.activation);
+    const Tensor y = Tensor::empty(gate_.shape(), ctx.dtype(), ctx.activation);
     ops::swiglu_forward(gate_, up_, y);
     return y;
   }
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
-    const Tensor dgate = Tensor::empty(gate_.shape(), DType::f32, ctx.work);  // one pass makes both
-    const Tensor dup = Tensor::empty(gate_.shape(), DType::f32, ctx.work);
+    const Tensor dgate = Tensor::empty(gate_.shape(), ctx.dtype(), ctx.work);  // one pass makes both
+    const Tensor dup = Tensor::empty(gate_.shape(), ctx.dtype(), ctx.work);
     ops::swiglu_backward(gate_, up_, grad_out, dgate, dup);
     if (grads[0].needed) grads[0].deliver(ctx, dgate);
     if (grads[1].needed) grads[1].deliver(ctx, dup);
@@ -89,14 +89,14 @@ class AttentionNode final : public Node {
       throw ShapeError(
           "nn", fmt::format("attention input {}, expected [batch, sequence, 3 * width]", qkv_.shape().to_string()));
     }
-    out_ = Tensor::empty({qkv_.dim(0), qkv_.dim(1), qkv_.dim(2) / 3}, DType::f32, ctx.activation);
+    out_ = Tensor::empty({qkv_.dim(0), qkv_.dim(1), qkv_.dim(2) / 3}, ctx.dtype(), ctx.activation);
     lse_ = Tensor::empty({qkv_.dim(0), heads_, qkv_.dim(1)}, DType::f32, ctx.activation);
     ops::attention_forward(qkv_, heads_, out_, lse_);
     return out_;
   }
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
     if (!grads[0].needed) return;
-    const Tensor dqkv = Tensor::empty(qkv_.shape(), DType::f32, ctx.work);
+    const Tensor dqkv = Tensor::empty(qkv_.shape(), ctx.dtype(), ctx.work);
     ops::attention_backward(qkv_, out_, lse_, grad_out, heads_, dqkv);
     grads[0].deliver(ctx, dqkv);
   }

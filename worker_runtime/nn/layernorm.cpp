@@ -18,7 +18,7 @@ Tensor LayerNormNode::forward(RunContext& ctx, std::span<const Tensor> inputs) {
   const std::int64_t rows = x_.numel() / weight_.value().numel();
   mean_ = Tensor::empty({rows}, DType::f32, ctx.activation);
   rstd_ = Tensor::empty({rows}, DType::f32, ctx.activation);
-  const Tensor y = Tensor::empty(x_.shape(), DType::f32, ctx.activation);
+  const Tensor y = Tensor::empty(x_.shape(), ctx.dtype(), ctx.activation);
   ops::layernorm_forward(x_, weight_.value(), bias_.value(), eps_, y, mean_, rstd_);
   return y;
 }
@@ -27,7 +27,7 @@ void LayerNormNode::backward_input(RunContext& ctx, const Tensor& grad_out, std:
   if (!grads[0].needed) return;
   // Under a residual the gradient that went round the norm is the addend: the kernel sums into it.
   const bool add = grads[0].addend.defined();
-  const Tensor dx = add ? grads[0].take_addend(ctx) : Tensor::empty(x_.shape(), DType::f32, ctx.work);
+  const Tensor dx = add ? grads[0].take_addend(ctx) : Tensor::empty(x_.shape(), ctx.dtype(), ctx.work);
   ops::layernorm_backward_input(grad_out, x_, weight_.value(), mean_, rstd_, dx,
                                 add ? ops::Into::add : ops::Into::overwrite);
   grads[0].result = dx;

@@ -87,8 +87,8 @@ Tensor LinearNode::output(RunContext& ctx, const Tensor& x) {
   }
   flops_ = 2.0 * static_cast<double>(x.numel()) * static_cast<double>(out);
   const Shape shape = with_last(x.shape(), out);
-  return sends_.result != nullptr ? sends_.result->allocate(shape, MemoryTag::activation)
-                                  : Tensor::empty(shape, DType::f32, ctx.activation);
+  return sends_.result != nullptr ? sends_.result->allocate(shape, MemoryTag::activation, ctx.dtype())
+                                  : Tensor::empty(shape, ctx.dtype(), ctx.activation);
 }
 
 Tensor LinearNode::forward(RunContext& ctx, std::span<const Tensor> inputs) {
@@ -100,8 +100,8 @@ Tensor LinearNode::forward(RunContext& ctx, std::span<const Tensor> inputs) {
 
 void LinearNode::backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) {
   if (!grads[0].needed) return;
-  const Tensor dx = sends_.input_grad != nullptr ? sends_.input_grad->allocate(x_.shape(), MemoryTag::work)
-                                                 : Tensor::empty(x_.shape(), DType::f32, ctx.work);
+  const Tensor dx = sends_.input_grad != nullptr ? sends_.input_grad->allocate(x_.shape(), MemoryTag::work, ctx.dtype())
+                                                 : Tensor::empty(x_.shape(), ctx.dtype(), ctx.work);
   ops::linear_backward_input(grad_out, weight_.value(), layout_, dx);
   grads[0].deliver(ctx, dx);
 }
@@ -118,7 +118,7 @@ void LinearNode::backward_weight(RunContext& ctx, const Tensor& grad_out) {
 Tensor LinearGeluNode::forward(RunContext& ctx, std::span<const Tensor> inputs) {
   x_ = inputs[0];
   const Tensor y = output(ctx, x_);
-  pre_ = Tensor::empty(y.shape(), DType::f32, ctx.activation);
+  pre_ = Tensor::empty(y.shape(), ctx.dtype(), ctx.activation);
   if (!ctx.bf16) {
     ops::linear_gelu_forward(x_, weight_.value(), bias_value(), layout_, pre_, y);
   } else {
@@ -131,7 +131,7 @@ Tensor LinearGeluNode::forward(RunContext& ctx, std::span<const Tensor> inputs) 
 
 const Tensor& LinearGeluNode::pre_grad(RunContext& ctx, const Tensor& grad_out) {
   if (!pre_grad_.defined()) {
-    pre_grad_ = Tensor::empty(pre_.shape(), DType::f32, ctx.work);
+    pre_grad_ = Tensor::empty(pre_.shape(), ctx.dtype(), ctx.work);
     ops::gelu_backward(pre_, grad_out, pre_grad_);
     ctx.round(pre_grad_);
     pre_ = Tensor();

@@ -56,7 +56,7 @@ class Unit {
 
   // `activation` is undefined for the first unit. The last unit returns the mean loss of the micro-batch, f32 [1].
   virtual Value forward(Tape& tape, const Value& activation, const Batch& batch) const = 0;
-  // Shape of what forward returns, for buffers of the step program. f32.
+  // Shape of what forward returns, for buffers of the step program.
   virtual Shape output_shape(std::int64_t batch, std::int64_t sequence) const = 0;
 
   // What the step program calls: forward between tape.input and tape.finish. With sequence parallelism the activation

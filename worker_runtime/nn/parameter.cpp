@@ -27,8 +27,9 @@ void Parameter::set_cut(const TensorCut& cut, int rank) {
 }
 
 void Parameter::bind_value(Tensor value) {
-  if (!value.defined() || value.dtype() != DType::f32 || value.rank() != shape_.rank()) {
-    throw ShapeError("nn", fmt::format("value of {}: {} {}, expected f32 {}", name_, name_of(value.dtype()),
+  const bool known = value.dtype() == DType::f32 || value.dtype() == DType::bf16;
+  if (!value.defined() || !known || value.rank() != shape_.rank()) {
+    throw ShapeError("nn", fmt::format("value of {}: {} {}, expected f32 or bf16 {}", name_, name_of(value.dtype()),
                                        value.shape().to_string(), shape_.to_string()));
   }
   value_ = std::move(value);

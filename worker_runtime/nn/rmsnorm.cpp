@@ -15,7 +15,7 @@ Tensor RMSNormNode::forward(RunContext& ctx, std::span<const Tensor> inputs) {
   x_ = inputs[0];
   const std::int64_t rows = x_.numel() / std::max<std::int64_t>(weight_.value().numel(), 1);
   rstd_ = Tensor::empty({rows}, DType::f32, ctx.activation);
-  const Tensor y = Tensor::empty(x_.shape(), DType::f32, ctx.activation);
+  const Tensor y = Tensor::empty(x_.shape(), ctx.dtype(), ctx.activation);
   ops::rmsnorm_forward(x_, weight_.value(), eps_, y, rstd_);
   return y;
 }
@@ -24,7 +24,7 @@ void RMSNormNode::backward_input(RunContext& ctx, const Tensor& grad_out, std::s
   if (!grads[0].needed) return;
   // Under a residual the gradient that went round the norm is the addend: the kernel sums into it.
   const bool add = grads[0].addend.defined();
-  const Tensor dx = add ? grads[0].take_addend(ctx) : Tensor::empty(x_.shape(), DType::f32, ctx.work);
+  const Tensor dx = add ? grads[0].take_addend(ctx) : Tensor::empty(x_.shape(), ctx.dtype(), ctx.work);
   ops::rmsnorm_backward_input(grad_out, x_, weight_.value(), rstd_, dx, add ? ops::Into::add : ops::Into::overwrite);
   grads[0].result = dx;
 }

@@ -34,7 +34,7 @@ class EnterNode final : public Node {
   void backward_input(RunContext& ctx, const Tensor& grad_out, std::span<InputGrad> grads) override {
     // Not only what the input needs: every rank takes part in the sum.
     if (cut_) return grads[0].deliver(ctx, ranks_.scatter_sum(grad_out, MemoryTag::work));
-    const Tensor sum = ranks_.allocate(grad_out.shape(), MemoryTag::work);
+    const Tensor sum = ranks_.allocate(grad_out.shape(), MemoryTag::work, grad_out.dtype());
     sum.copy_from(grad_out);
     ranks_.sum(sum);
     grads[0].deliver(ctx, sum);
@@ -110,7 +110,7 @@ void TensorParallel::max(const Tensor& x) {
 }
 
 Tensor TensorParallel::gather_sequence(const Tensor& x, MemoryTag tag) {
-  const Tensor whole = allocate(with_places(x, x.dim(1) * size()), tag);
+  const Tensor whole = allocate(with_places(x, x.dim(1) * size()), tag, x.dtype());
   spend([&] {
     for (std::int64_t b = 0; b < x.dim(0); ++b) group_.all_gather(sequence_of(whole, b), sequence_of(x, b));
   });
@@ -118,7 +118,7 @@ Tensor TensorParallel::gather_sequence(const Tensor& x, MemoryTag tag) {
 }
 
 Tensor TensorParallel::scatter_sum(const Tensor& x, MemoryTag tag) {
-  const Tensor part = allocate(with_places(x, sequence_range(x.dim(1)).length), tag);
+  const Tensor part = allocate(with_places(x, sequence_range(x.dim(1)).length), tag, x.dtype());
   spend([&] {
     for (std::int64_t b = 0; b < x.dim(0); ++b) group_.reduce_scatter(sequence_of(part, b), sequence_of(x, b));
   });

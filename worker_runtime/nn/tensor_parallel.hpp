@@ -27,7 +27,9 @@ class TensorParallel {
   // This rank's places of a sequence. Throws UsageError when it cannot be cut into equal parts.
   Range sequence_range(std::int64_t places) const;
   // What goes between the ranks is made here: memory that they reach without a copy.
-  Tensor allocate(const Shape& shape, MemoryTag tag) const { return group_.allocate(shape, DType::f32, tag); }
+  Tensor allocate(const Shape& shape, MemoryTag tag, DType dtype = DType::f32) const {
+    return group_.allocate(shape, dtype, tag);
+  }
 
   void sum(const Tensor& x);
   void max(const Tensor& x);

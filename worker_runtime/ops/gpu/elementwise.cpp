@@ -85,7 +85,8 @@ void bias_backward(const Tensor& dy, const Tensor& dbias) {
   by_type(dy, [&](auto type) {
     using T = decltype(type);
     launch(device_of(dy),
-           kernels::SumOfRows<T>{at<T>(dy), columns == 0 ? 0 : dy.numel() / columns, columns, columns, at<T>(dbias)},
+           kernels::SumOfRows<T>{at<T>(dy), columns == 0 ? 0 : dy.numel() / columns, columns, columns,
+                                 at<float>(dbias)},
            {reads(dy), writes(dbias)});
   });
 }

@@ -34,7 +34,7 @@ void embedding_backward_tokens(const Tensor& ids, const Tensor& dout, const Tens
     launch(
         device,
         kernels::EmbeddingBackwardTokens<T>{
-            ids.device_data<std::int32_t>(), ids.numel(), at<T>(dout), d, part.first, rows, vocabulary, at<T>(dtokens),
+            ids.device_data<std::int32_t>(), ids.numel(), at<T>(dout), d, part.first, rows, vocabulary, at<float>(dtokens),
             into == Into::add, device.fault_word("embedding_backward_tokens", vocabulary, token_fault_text)},
         {reads(ids), reads(dout), writes(dtokens)});
   });
@@ -45,7 +45,7 @@ void embedding_backward_positions(const Tensor& dout, const Tensor& dpositions, 
     using T = decltype(type);
     launch(device_of(dout),
            kernels::EmbeddingBackwardPositions<T>{at<T>(dout), dout.dim(0), dout.dim(1), dout.dim(2), first,
-                                                  at<T>(dpositions), dpositions.numel()},
+                                                  at<float>(dpositions), dpositions.numel()},
            {reads(dout), writes(dpositions)});
   });
 }

@@ -14,15 +14,19 @@ namespace {
 std::int64_t columns_of(const Tensor& x) { return x.dim(-1); }
 std::int64_t rows_of(const Tensor& x) { return columns_of(x) == 0 ? 0 : x.numel() / columns_of(x); }
 
-// c[m, n] = op(a)[m, k] op(b)[k, n] + bias[n]; the library has no products over nothing.
+// c[m, n] = op(a)[m, k] op(b)[k, n] + bias[n]; the library has no products over nothing. All of one type, or c and bias
+// f32 (the gradient of a weight).
 void product(std::int64_t m, std::int64_t n, std::int64_t k, const Tensor& a, bool transpose_a, const Tensor& b,
              bool transpose_b, const Tensor& c, const Tensor& bias) {
   if (m == 0 || n == 0) return;
-  for (const Tensor* tensor : {&a, &b, &bias}) {
-    if (!tensor->defined() || tensor->dtype() == c.dtype()) continue;
-    throw ShapeError("ops", fmt::format("matrix product: {} and {}, expected one type on a device",
-                                        name_of(tensor->dtype()), name_of(c.dtype())));
-  }
+  const auto require_same = [](DType one, DType other) {
+    if (one == other) return;
+    throw ShapeError("ops", fmt::format("matrix product: {} and {}, expected one type on a device", name_of(one),
+                                        name_of(other)));
+  };
+  require_same(a.dtype(), b.dtype());
+  if (bias.defined()) require_same(bias.dtype(), c.dtype());
+  if (c.dtype() != DType::f32) require_same(a.dtype(), c.dtype());
   if (k == 0) {
     c.zero();
     if (bias.defined()) ops::add_bias(c, bias);
@@ -33,7 +37,8 @@ void product(std::int64_t m, std::int64_t n, std::int64_t k, const Tensor& a, bo
       .multiply({.m = m,
                  .n = n,
                  .k = k,
-                 .dtype = c.dtype(),
+                 .dtype = a.dtype(),
+                 .f32_result = c.dtype() != a.dtype(),
                  .a = a.device_raw(),
                  .transpose_a = transpose_a,
                  .b = b.device_raw(),

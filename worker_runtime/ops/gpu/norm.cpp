@@ -34,7 +34,7 @@ void layernorm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& 
     launch(
         device_of(x),
         kernels::LayernormBackwardWeight<T>{at<T>(dy), at<T>(x), mean.device_data<float>(), rstd.device_data<float>(),
-                                            mean.numel(), d, d, at<T>(dgamma), at<T>(dbeta)},
+                                            mean.numel(), d, d, at<float>(dgamma), at<float>(dbeta)},
         {reads(dy), reads(x), reads(mean), reads(rstd), writes(dgamma), writes(dbeta)});
   });
 }
@@ -66,7 +66,7 @@ void rmsnorm_backward_weight(const Tensor& dy, const Tensor& x, const Tensor& rs
     using T = decltype(type);
     launch(device_of(x),
            kernels::RmsnormBackwardWeight<T>{at<T>(dy), at<T>(x), rstd.device_data<float>(), rstd.numel(), d, d,
-                                             at<T>(dgamma)},
+                                             at<float>(dgamma)},
            {reads(dy), reads(x), reads(rstd), writes(dgamma)});
   });
 }

@@ -124,12 +124,12 @@ void Table::norms(std::int64_t rows, std::int64_t d) {
   add(name("layernorm_backward_input in place"), {input(x), input(x), input(w), {values(r), true}, {positive(r), true}},
       [](Operands a) { ops::layernorm_backward_input(a[0], a[1], a[2], a[3], a[4], a[0], ops::Into::overwrite); });
   add(name("layernorm_backward_weight"),
-      {input(x), input(x), {values(r), true}, {positive(r), true}, output(w), output(w)},
+      {input(x), input(x), {values(r), true}, {positive(r), true}, f32_output(w), f32_output(w)},
       [](Operands a) { ops::layernorm_backward_weight(a[0], a[1], a[2], a[3], a[4], a[5]); });
-  add(name("rmsnorm_backward_weight"), {input(x), input(x), {positive(r), true}, output(w)},
+  add(name("rmsnorm_backward_weight"), {input(x), input(x), {positive(r), true}, f32_output(w)},
       [](Operands a) { ops::rmsnorm_backward_weight(a[0], a[1], a[2], a[3]); });
   add(name("add_bias"), {input(x), input(w)}, [](Operands a) { ops::add_bias(a[0], a[1]); });
-  add(name("bias_backward"), {input(x), output(w)}, [](Operands a) { ops::bias_backward(a[0], a[1]); });
+  add(name("bias_backward"), {input(x), f32_output(w)}, [](Operands a) { ops::bias_backward(a[0], a[1]); });
 }
 
 void Table::attention(std::int64_t b, std::int64_t t, int heads, int kv_heads, std::int64_t dim) {
@@ -173,13 +173,15 @@ void Table::embeddings(std::int64_t b, std::int64_t t, std::int64_t d, std::int6
   add(name("embedding_forward of a part"), {{places}, input({rows, d}), output(x)},
       [part](Operands a) { ops::embedding_forward(a[0], a[1], Tensor(), a[2], part); });
   for (const auto into : {ops::Into::overwrite, ops::Into::add}) {
-    const auto table = [&](std::int64_t n) { return into == ops::Into::add ? input({n, d}) : output({n, d}); };
+    const auto table = [&](std::int64_t n) {
+      return into == ops::Into::add ? OpCase::Operand{values({n, d}), true} : f32_output({n, d});
+    };
     add(name("embedding_backward_tokens"), {{places}, input(x), table(vocabulary)},
         [into](Operands a) { ops::embedding_backward_tokens(a[0], a[1], a[2], into); });
     add(name("embedding_backward_tokens of a part"), {{places}, input(x), table(rows)},
         [into, part](Operands a) { ops::embedding_backward_tokens(a[0], a[1], a[2], into, part); });
   }
-  add(name("embedding_backward_positions"), {input(x), output({t + 5, d})},
+  add(name("embedding_backward_positions"), {input(x), f32_output({t + 5, d})},
       [](Operands a) { ops::embedding_backward_positions(a[0], a[1], 2); });
   add(name("add_positions"), {input(x), input({t + 5, d}), output(x)},
       [](Operands a) { ops::add_positions(a[0], a[1], 2, a[2]); });
@@ -245,10 +247,11 @@ void Table::products(std::int64_t rows, std::int64_t in, std::int64_t out) {
     add(name("linear_forward"), {input(x), input(w), input(b), output(y)},
         [=](Operands a) { ops::linear_forward(a[0], a[1], a[2], layout, a[3]); });
     add(name("linear_gelu_forward"), {input(x), input(w), input(b), output(y), output(y)},
-        [=](Operands a) { ops::linear_gelu_forward(a[0], a[1], a[2], layout, a[3], a[4]); });
+        [=](Operands a) { ops::linear_gelu_forward(a[0], a[1], a[2], layout, a[3], a[4]); })
+        .has_bf16 = false;  // GELU is of what was stored
     add(name("linear_backward_input"), {input(y), input(w), output(x)},
         [=](Operands a) { ops::linear_backward_input(a[0], a[1], layout, a[2]); });
-    add(name("linear_backward_weight"), {input(x), input(y), output(w), output(b)},
+    add(name("linear_backward_weight"), {input(x), input(y), f32_output(w), f32_output(b)},
         [=](Operands a) { ops::linear_backward_weight(a[0], a[1], layout, a[2], a[3]); });
     add(name("matmul"), {input({in, rows}), input(w), output(y)},
         [=](Operands a) { ops::matmul(a[0], true, a[1], !in_out, a[2]); });

@@ -20,7 +20,7 @@ struct OpCase {
   std::vector<Operand> operands;
   std::function<void(std::span<const Tensor>)> run;
   double tolerance = 2e-5;  // of the default CPU level
-  bool has_bf16 = true;     // all operands may be bf16 together
+  bool has_bf16 = true;     // all operands but those that stay f32 may be bf16 together
   bool product = false;     // wants a device with cuBLASLt
 };
 

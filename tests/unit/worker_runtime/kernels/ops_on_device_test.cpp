@@ -157,24 +157,31 @@ TEST_CASE("every op on a device equals the CPU's default level but for rounding"
   }
 }
 
-TEST_CASE("with bf16 tensors every op has the results of f32 rounded to bf16") {
-  for (const OpCase& op : cases()) {
-    if (!op.has_bf16) continue;
-    INFO(op.name);
-    std::vector<Tensor> narrow, wide;
-    std::vector<bool> is_narrow;
-    for (const auto& operand : op.operands) {
-      is_narrow.push_back(operand.host.dtype() == DType::f32 && !operand.stays_f32);
-      narrow.push_back(is_narrow.back() ? narrowed(operand.host) : operand.host);
-      wide.push_back(is_narrow.back() ? widened(narrow.back()) : operand.host);
+TEST_CASE("with bf16 tensors every op has the results of f32 rounded to bf16, sums for parameters unrounded") {
+  fake::install({.seed = 6});
+  {
+    const auto device = fake::create_fake_device(0, &ops::gpu::fake_blas_lt());
+    for (const OpCase& op : all_cases()) {
+      if (!op.has_bf16) continue;
+      INFO(op.name);
+      std::vector<Tensor> narrow, wide;
+      std::vector<bool> is_narrow;
+      for (const auto& operand : op.operands) {
+        is_narrow.push_back(operand.host.dtype() == DType::f32 && !operand.stays_f32);
+        narrow.push_back(is_narrow.back() ? narrowed(operand.host) : operand.host);
+        wide.push_back(is_narrow.back() ? widened(narrow.back()) : operand.host);
+      }
+      auto& where = op.product ? *device : direct_device();
+      const auto got = run_on_device(op, narrow, {}, where);
+      auto expected = run_on_device(op, wide, {}, where);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        if (is_narrow[i]) expected[i] = narrowed(expected[i]);
+      }
+      expect_equal(got, expected);
     }
-    const auto got = run_on_device(op, narrow);
-    auto expected = run_on_device(op, wide);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      if (is_narrow[i]) expected[i] = narrowed(expected[i]);
-    }
-    expect_equal(got, expected);
   }
+  CHECK(fake::races().empty());
+  CHECK(fake::reset().empty());
 }
 
 TEST_CASE("tensors of two types on a device are refused where kernels need one") {

@@ -78,7 +78,9 @@ Status heuristic(blas_lt::Handle handle, blas_lt::MatmulDesc desc, blas_lt::Matr
   const Problem problem{as<Desc>(desc), as<Layout>(a), as<Layout>(b), as<Layout>(c), as<Layout>(d)};
   if (const Status status = check_problem(problem); status != blas_lt::ok) return status;
   const auto& wish = as<Preference>(preference);
-  if (*std::min_element(wish.alignment, wish.alignment + 4) < size_of(problem.d.type)) return blas_lt::not_supported;
+  if (std::min(wish.alignment[0], wish.alignment[1]) < size_of(problem.a.type) ||
+      std::min(wish.alignment[2], wish.alignment[3]) < size_of(problem.d.type))
+    return blas_lt::not_supported;
   Found found{kMagic, hash_of(problem), {}, std::min(kWorkspace, wish.workspace)};
   std::copy_n(wish.alignment, 4, found.alignment);
   *results = {};
@@ -95,17 +97,18 @@ std::vector<float> widened(const void* from, std::size_t count) {
   return values;
 }
 
-// Rows first, so that A and B change places.
-void compute(Gemm product, blas_lt::Type type) {
+// Rows first, so that A and B change places. Widened exactly, summed in f32, rounded once.
+void compute(Gemm product, blas_lt::Type type, blas_lt::Type result_type) {
   if (type == blas_lt::Type::f32) return gemm(product);
   const auto size = [](std::int64_t rows, std::int64_t columns) { return static_cast<std::size_t>(rows * columns); };
   const auto a = widened(product.a, size(product.m, product.k));
   const auto b = widened(product.b, size(product.k, product.n));
+  product.a = a.data();
+  product.b = b.data();
+  if (result_type == blas_lt::Type::f32) return gemm(product);
   const auto bias = widened(product.bias, product.bias != nullptr ? size(1, product.n) : 0);
   std::vector<float> c(size(product.m, product.n));
   auto* const to = reinterpret_cast<kernels::Bf16*>(product.c);
-  product.a = a.data();
-  product.b = b.data();
   if (product.bias != nullptr) product.bias = bias.data();
   product.c = c.data();
   gemm(product);
@@ -157,8 +160,8 @@ Status matmul(blas_lt::Handle handle, blas_lt::MatmulDesc desc_object, const voi
                      .transpose_b = desc.transpose_a == blas_lt::Transpose::yes,
                      .c = static_cast<float*>(d),
                      .bias = with_bias ? static_cast<const float*>(desc.bias) : nullptr};
-  const auto result = fake::enqueue(stream, {"cublasLtMatmul", std::move(accesses), [product, type = p.d.type] {
-                                               compute(product, type);
+  const auto result = fake::enqueue(stream, {"cublasLtMatmul", std::move(accesses), [product, type = p.a.type, result_type = p.d.type] {
+                                               compute(product, type, result_type);
                                                return fake::Poll::done;
                                              }});
   return result == cuda::kSuccess ? blas_lt::ok : blas_lt::execution_failed;

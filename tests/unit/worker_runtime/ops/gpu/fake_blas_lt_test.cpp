@@ -15,7 +15,7 @@ using namespace blas_lt;
 // The arguments of a product of 4 x 8 (columns first), one of which a test spoils.
 struct Call {
   Compute compute = Compute::f32;
-  Type type_a = Type::f32, type_d = Type::f32;
+  Type type_a = Type::f32, type_b = Type::f32, type_d = Type::f32;
   std::uint64_t rows_a = 4, cols_a = 16, rows_b = 16, cols_b = 8, rows_d = 4, cols_d = 8;
   std::int64_t ld_a = 4;
   Epilogue epilogue = Epilogue::none;
@@ -48,7 +48,7 @@ Answers ask(const Call& call) {
     const void* const bias = call.has_bias ? at(4) : nullptr;
     api.matmul_desc_set_attribute(desc, DescAttribute::bias_pointer, &bias, sizeof bias);
     api.matrix_layout_create(&a, call.type_a, call.rows_a, call.cols_a, call.ld_a);
-    api.matrix_layout_create(&b, Type::f32, call.rows_b, call.cols_b, static_cast<std::int64_t>(call.rows_b));
+    api.matrix_layout_create(&b, call.type_b, call.rows_b, call.cols_b, static_cast<std::int64_t>(call.rows_b));
     api.matrix_layout_create(&d, call.type_d, call.rows_d, call.cols_d, static_cast<std::int64_t>(call.rows_d));
     api.matmul_preference_create(&preference);
     api.matmul_preference_set_attribute(preference, PreferenceAttribute::max_workspace_bytes, &call.workspace,
@@ -83,6 +83,8 @@ TEST_CASE("the fake takes a product that is as it should be") {
   CHECK(ask({}).matmul == ok);
   CHECK(ask({.epilogue = Epilogue::bias}).matmul == ok);
   CHECK(ask({.compute = Compute::tf32}).matmul == ok);
+  CHECK(ask({.type_a = Type::bf16, .type_b = Type::bf16, .type_d = Type::bf16}).matmul == ok);
+  CHECK(ask({.type_a = Type::bf16, .type_b = Type::bf16}).matmul == ok);
   CHECK(ask({.workspace = 0, .has_workspace = false}).matmul == ok);
 }
 
@@ -93,6 +95,7 @@ TEST_CASE("the fake advises no algorithm for a product that the library would no
   CHECK(ask({.cols_d = 9}).heuristic == invalid_value);
   CHECK(ask({.type_a = Type::bf16}).heuristic == not_supported);
   CHECK(ask({.type_d = Type::bf16}).heuristic == not_supported);
+  CHECK(ask({.compute = Compute::tf32, .type_a = Type::bf16, .type_b = Type::bf16}).heuristic == not_supported);
   CHECK(ask({.epilogue = static_cast<Epilogue>(2)}).heuristic == not_supported);
   CHECK(ask({.alignment = 2}).heuristic == not_supported);
 }

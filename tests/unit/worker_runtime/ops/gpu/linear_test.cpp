@@ -241,6 +241,11 @@ TEST_CASE("bf16 products are summed in f32 and rounded once") {
   linear_forward(there_a, there_b, there_bias, WeightLayout::in_out, again);
   CHECK(same_bits(again.to_host(), bf16(exact)));
   CHECK_THROWS_AS(linear_forward(there_a, there_b, there_bias, WeightLayout::in_out, on.empty({9, 6})), ShapeError);
+  // Gradients of parameters stay f32.
+  const Tensor dy = bf16(random({9, 6}, 4)), dw = empty({40, 6}), there_dw = on.empty({40, 6});
+  linear_backward_weight(wide(a), wide(dy), WeightLayout::in_out, dw, {});
+  linear_backward_weight(there_a, on(dy), WeightLayout::in_out, there_dw, {});
+  CHECK(same_bits(there_dw.to_host(), dw));
 }
 
 TEST_CASE("an error of cuBLASLt names the call, the product and the reason") {
