@@ -44,6 +44,11 @@ set_tests_properties("gpu: checks on this machine's GPU" PROPERTIES LABELS gpu T
 add_test(NAME "unit: gpu_check on the simulated device" COMMAND gpu_check --device=fake-cuda)
 set_tests_properties("unit: gpu_check on the simulated device" PROPERTIES LABELS unit TIMEOUT 240)
 
+# Training in bf16 on fake GPUs.
+dtrun_test(test_gpu_bf16 integration
+  SOURCES integration/worker_runtime/gpu/bf16_test.cpp
+  DEPS worker_runtime/worker TIMEOUT 240 ENVIRONMENT DTRUN_CPU=twin)
+
 # Backend nccl over FakeNccl and FakeCuda: ranks as threads and as processes.
 dtrun_test(test_nccl integration SKIPS
   SOURCES integration/worker_runtime/comm/nccl_verbs_test.cpp integration/worker_runtime/comm/nccl_group_test.cpp

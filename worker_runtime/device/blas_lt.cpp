@@ -76,12 +76,12 @@ std::size_t BlasLt::remembered() const {
 
 void BlasLt::check(blas_lt::Status status, const char* what, const Product& product) const {
   if (status == blas_lt::ok) return;
-  const std::string of = product.m == 0 ? std::string()
-                                        : fmt::format(" for [{}, {}]{} x [{}, {}]{} of {}{}{}", product.m, product.k,
-                                                      product.transpose_a ? "^T" : "", product.k, product.n,
-                                                      product.transpose_b ? "^T" : "", name_of(product.dtype),
-                                                      product.f32_result ? " into f32" : "",
-                                                      product.bias != nullptr ? " with bias" : "");
+  const std::string of =
+      product.m == 0
+          ? std::string()
+          : fmt::format(" for [{}, {}]{} x [{}, {}]{} of {}{}{}", product.m, product.k, product.transpose_a ? "^T" : "",
+                        product.k, product.n, product.transpose_b ? "^T" : "", name_of(product.dtype),
+                        product.f32_result ? " into f32" : "", product.bias != nullptr ? " with bias" : "");
   throw DeviceError("device", fmt::format("device {}: {} failed{}: {} ({})", device_.index(), what, of,
                                           api_.get_status_name(status), api_.get_status_string(status)));
 }

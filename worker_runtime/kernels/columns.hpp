@@ -1,6 +1,6 @@
-// Kernels that sum over rows; the sums, gradients of parameters, are f32 whatever is summed. See block.hpp. A block has kColumns columns and sums its rows in a fixed order, so the
-// result does not depend on the launch: lane l of a column sums rows l, l + kLanes, ..., then the lanes are added in
-// order.
+// Kernels that sum over rows; the sums, gradients of parameters, are f32 whatever is summed. See block.hpp. A block has
+// kColumns columns and sums its rows in a fixed order, so the result does not depend on the launch: lane l of a column
+// sums rows l, l + kLanes, ..., then the lanes are added in order.
 #pragma once
 
 #include "worker_runtime/kernels/block.hpp"

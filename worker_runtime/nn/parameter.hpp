@@ -63,8 +63,8 @@ class Parameter {
   // Throws ShapeError when nothing is bound: the parameter is used while sharded.
   const Tensor& value() const;
   bool has_value() const noexcept { return value_.defined(); }
-  // `value` must be f32, or bf16 to compute with (RunContext::dtype), and have local_shape(), or, for others than nodes,
-  // shape().
+  // `value` must be f32, or bf16 to compute with (RunContext::dtype), and have local_shape(), or, for others than
+  // nodes, shape().
   void bind_value(Tensor value);
   void release_value() noexcept { value_ = Tensor(); }
 

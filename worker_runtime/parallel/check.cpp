@@ -95,8 +95,8 @@ std::string other_units(const Program& first, const Program& other) {
 }
 
 // Bytes that come and go: values from UNSHARD to RESHARD, what RESHARD keeps to the WAIT of the next UNSHARD, gradients
-// from BACKWARD to the WAIT of their sum, or (stage 1) to ACCUMULATE. What is sent in bf16 is a copy. HSDP sums a copy
-// in the order of the ranks.
+// from BACKWARD to the WAIT of their sum, or (stage 1) to ACCUMULATE. What is sent in bf16 is a copy; of values that
+// are stored so it is what units compute with. HSDP sums a copy in the order of the ranks.
 class WholeMemory {
  public:
   explicit WholeMemory(const Program& program)
@@ -136,11 +136,9 @@ class WholeMemory {
       replace(values_[unit], 0);
     }
     if (ends && !sum) {
-      if (config_.param_dtype == DType::bf16 && config_.splits_parameters()) {
-        replace(values_[unit], group->numel * kF32);
-      } else if (config_.param_dtype == DType::bf16) {
-        replace(values_[unit], 0);
-      }
+      const auto whole = config_.splits_parameters() ? group->numel : 0;
+      if (config_.stores_bf16) now_ -= std::exchange(values_[unit], whole * kBf16) - whole * kBf16;
+      if (config_.param_dtype == DType::bf16 && !config_.stores_bf16) replace(values_[unit], whole * kF32);
       replace(kept_[unit], 0);
     }
     if (action.kind == ActionKind::accumulate && !config_.splits_gradients()) replace(gradients_[unit], 0);
@@ -150,7 +148,8 @@ class WholeMemory {
 
   void unshard(const ShardGroup& group, std::size_t unit, int ways) {
     if (config_.param_dtype == DType::bf16) {
-      replace(values_[unit], (group.numel + (ways > 0 ? 0 : group.shard_numel)) * kBf16);
+      const bool into_copies = config_.stores_bf16 && !config_.splits_parameters();
+      replace(values_[unit], ((into_copies ? 0 : group.numel) + (ways > 0 ? 0 : group.shard_numel)) * kBf16);
     } else if (config_.splits_parameters()) {
       replace(values_[unit], group.numel * kF32);
     }
@@ -228,11 +227,11 @@ Prediction predict(const Program& program) {
       largest = std::max(largest, group.shard_numel);
     }
     const bool splits_gradients = program.config.splits_gradients();
-    result.param_bytes = bytes_of(program.config.splits_parameters() ? own : whole);
+    const bool copies = !program.config.splits_parameters() && program.config.param_dtype == DType::bf16;
+    result.param_bytes = bytes_of(copies || program.config.splits_parameters() ? own : whole);
+    if (copies) result.param_bytes += static_cast<std::uint64_t>(whole) * size_of(program.config.compute_dtype());
     result.grad_bytes = bytes_of((splits_gradients ? own : whole) + program.buffers.back().numel);
     if (program.config.micro_batches > 1 && splits_gradients) result.grad_bytes += bytes_of(largest);
-    if (!program.config.splits_parameters() && program.config.param_dtype == DType::bf16)
-      result.param_bytes += bytes_of(own);  // beside the copies
     return result;
   }
   result.param_bytes = bytes_of(program.model.numel());
@@ -241,7 +240,8 @@ Prediction predict(const Program& program) {
     if (program.config.micro_batches > 1 || !program.owns(p))
       result.grad_bytes += bytes_of(program.model.parameters[static_cast<std::size_t>(p)].numel);
   }
-  if (program.config.param_dtype == DType::bf16) result.param_bytes *= 2;  // the copies
+  if (program.config.param_dtype == DType::bf16)  // copies
+    result.param_bytes += result.param_bytes / kElementBytes * size_of(program.config.compute_dtype());
   return result;
 }
 

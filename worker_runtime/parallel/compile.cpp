@@ -173,6 +173,7 @@ void ParallelConfig::validate() const {
                      axes.fsdp));
   for (const auto dtype : {param_dtype, reduce_dtype})
     refuse(dtype != DType::f32 && dtype != DType::bf16, fmt::format("type {}, expected f32 or bf16", name_of(dtype)));
+  refuse(stores_bf16 && param_dtype != DType::bf16, fmt::format("{} stored as bf16", name_of(param_dtype)));
   at_least_one("number of micro-batches", micro_batches);
   at_least_one("number of stages on each rank", virtual_stages);
   refuse(axes.pp == 1 && (virtual_stages > 1 || !split.empty()), "stages need the axis pp, which has one rank");

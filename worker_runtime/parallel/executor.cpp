@@ -45,6 +45,7 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
       narrow_sums_(program_.buffers.size()),
       micro_batch_of_gradients_(program_.model.units.size(), 0) {
   context_.bf16 = program_.config.param_dtype == DType::bf16;
+  context_.stores_bf16 = program_.config.stores_bf16;
   if (mesh.rank() != program_.rank || mesh.shape() != program_.config.axes.shape()) {
     throw UsageError("parallel",
                      fmt::format("the program is for rank {} of {}, the mesh is {}, this is rank {}", program_.rank,
@@ -87,7 +88,7 @@ StepExecutor::StepExecutor(Model& model, Program program, const DeviceMesh& mesh
     return;
   }
   values_ = Tensor::empty(Shape{program_.model.numel()}, DType::f32, param_arena_);
-  if (program_.config.param_dtype == DType::bf16) copies_ = Tensor::empty(values_.shape(), DType::f32, param_arena_);
+  if (context_.bf16) copies_ = Tensor::empty(values_.shape(), context_.dtype(), param_arena_);
   bind_values(values_);
   std::int64_t start = 0;
   for (int unit = 0; unit < static_cast<int>(program_.model.units.size()); ++unit) {
@@ -205,8 +206,8 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
   ops::fill(metric(kMetricLoss), 0.0F);
   ops::fill(metric(kMetricStop), input.want_stop ? 1.0F : 0.0F);
   if (copies_.defined()) {
-    copies_.copy_from(values_);
-    ops::round_to_bf16(copies_);
+    context_.stores_bf16 ? ops::cast_to_bf16(values_, copies_) : copies_.copy_from(values_);
+    context_.round(copies_);
     bind_values(copies_);
   }
   const auto spent = [&] { return tensor_parallel_ ? tensor_parallel_->time_spent() : Clock::duration{}; };

@@ -183,6 +183,9 @@ struct ParallelConfig {
   // units compute with bf16 copies of them, which are what is gathered, and as bf16 operations do (RunContext::bf16);
   // gradients are bf16 numbers until they are summed. `reduce_dtype`: what ranks send for a sum.
   DType param_dtype = DType::f32, reduce_dtype = DType::f32;
+  // With bf16 for `param_dtype`: what units compute with is stored as bf16 (RunContext::stores_bf16), as on a device,
+  // instead of in f32 of those values.
+  bool stores_bf16 = false;
 
   // Pipeline parallelism, with axes.pp > 1.
   Schedule schedule = Schedule::one_f_one_b;
@@ -191,6 +194,7 @@ struct ParallelConfig {
 
   bool recompute_blocks = false;  // units but the first and the last keep their input only and run forward twice
 
+  DType compute_dtype() const { return stores_bf16 ? DType::bf16 : DType::f32; }  // of the memory
   int stages() const { return axes.pp * virtual_stages; }
   bool splits_parameters() const { return axes.fsdp > 1; }
   // A rank updates one of this many parts, which replicas() ranks have. 1: all of it (DDP).

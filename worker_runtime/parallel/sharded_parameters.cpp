@@ -31,7 +31,7 @@ ShardedParameters::ShardedParameters(const Program& program, std::span<Parameter
     if (values_are_whole()) {
       bind_values(unit, mine.values);
     } else if (!config_.splits_parameters()) {
-      mine.copies = allocate(group.numel, MemoryTag::param);
+      mine.copies = allocate(group.numel, MemoryTag::param, config_.compute_dtype());
       bind_values(unit, mine.copies);
     }
     largest = std::max(largest, group.shard_numel);
@@ -81,7 +81,8 @@ void ShardedParameters::start_gathers(int unit, const Tensor& own, const Tensor&
 void ShardedParameters::unshard(int unit, int ways) {
   auto& mine = held(unit);
   if (computes_in_bf16()) {
-    mine.arriving = allocate(group_of(unit).numel, MemoryTag::comm, DType::bf16);
+    const bool into_copies = binds_bf16() && mine.copies.defined();
+    mine.arriving = into_copies ? mine.copies : allocate(group_of(unit).numel, MemoryTag::comm, DType::bf16);
     if (ways == 0) mine.own_values = narrowed(mine.values);
   } else if (!values_are_whole()) {
     mine.whole = allocate(group_of(unit).numel, MemoryTag::comm);
@@ -100,8 +101,9 @@ void ShardedParameters::wait_whole(int unit) {
   for (const auto& gather : mine.gathers) gather.wait();
   mine.gathers.clear();
   if (computes_in_bf16()) {
-    if (config_.splits_parameters()) mine.whole = allocate(mine.arriving.numel(), MemoryTag::comm);
-    ops::cast_to_f32(mine.arriving, config_.splits_parameters() ? mine.whole : mine.copies);
+    if (config_.splits_parameters())
+      mine.whole = binds_bf16() ? mine.arriving : allocate(mine.arriving.numel(), MemoryTag::comm);
+    if (!binds_bf16()) ops::cast_to_f32(mine.arriving, config_.splits_parameters() ? mine.whole : mine.copies);
     mine.arriving = mine.own_values = Tensor();
   }
   mine.kept = Tensor();
@@ -117,7 +119,7 @@ void ShardedParameters::reshard(int unit, int ways) {
       const auto size = whole_in(mine.whole, slot).numel() / ways;
       const auto from = whole_in(mine.whole, slot).narrow(kept_mesh_.coordinate("kept") * size, size);
       const auto to = mine.kept.narrow(slot.offset / ways, size);
-      computes_in_bf16() ? ops::cast_to_bf16(from, to) : to.copy_from(from);
+      from.dtype() == to.dtype() ? to.copy_from(from) : ops::cast_to_bf16(from, to);
     }
   }
   mine.whole = Tensor();

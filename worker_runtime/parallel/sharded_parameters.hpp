@@ -54,10 +54,10 @@ class ShardedParameters {
   using Slot = ShardGroup::Slot;
   struct Held {
     Tensor values, grads;       // f32, [shard_numel], or the whole [numel] where ZeRO keeps it
-    Tensor copies;              // of ZeRO in bf16: f32, [numel], rounded
+    Tensor copies;              // of ZeRO in bf16: [numel], bf16, or f32 and rounded
     Tensor kept;                // [numel / ways]
-    Tensor whole, whole_grads;  // f32, [numel] while they exist
-    // bf16, from UNSHARD or REDUCE to WAIT, where that is what is sent.
+    Tensor whole, whole_grads;  // [numel] while they exist; f32, but values that are stored as bf16
+    // bf16, from UNSHARD or REDUCE to WAIT, where that is what is sent. What arrives is bound as it is, or cast.
     Tensor own_values, arriving, leaving_grads, sum;
     int bound_for = -1;               // the micro-batch whose gradients have their places
     int summed_micro_batch = -1;      // whose sum is on its way
@@ -79,6 +79,7 @@ class ShardedParameters {
   Tensor whole_in(const Tensor& whole, const Slot& slot) const;
   Tensor without_padding(const Tensor& chunk, const Slot& slot) const;
   bool computes_in_bf16() const { return config_.param_dtype == DType::bf16; }
+  bool binds_bf16() const { return config_.stores_bf16; }
   bool sums_in_bf16() const { return config_.reduce_dtype == DType::bf16; }
   // Whether this rank's values lie among those that units compute with.
   bool values_are_whole() const { return !config_.splits_parameters() && !computes_in_bf16(); }

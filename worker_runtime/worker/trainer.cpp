@@ -65,8 +65,15 @@ std::optional<DryRun> predict_needs(Model& model, const Program& program, const 
   }
 }
 
-Program checked_program(Model& model, const TrainConfig& config, int world_size, int rank) {
-  auto programs = compile_all(model, parallel_config(config, world_size), batch_shape(config));
+// On a device bf16 is what is stored.
+ParallelConfig parallel_config_on(bool device, const TrainConfig& config, int world_size) {
+  auto parallel = parallel_config(config, world_size);
+  parallel.stores_bf16 = device && parallel.param_dtype == DType::bf16;
+  return parallel;
+}
+
+Program checked_program(Model& model, const ParallelConfig& parallel, const BatchShape& batch, int rank) {
+  auto programs = compile_all(model, parallel, batch);
   require_valid(programs);
   return std::move(programs[static_cast<std::size_t>(rank)]);
 }
@@ -80,7 +87,7 @@ std::string initial_weights(const TrainConfig& config) {
 
 void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own,
                   bool on_device) {
-  const auto parallel = parallel_config(config, world_size);
+  const auto parallel = parallel_config_on(on_device, config, world_size);
   parallel.validate();
   const auto& axes = parallel.axes;
   const auto dataset = open_dataset(config);
@@ -150,7 +157,8 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
       schedule_{config.lr, config.lr / 10, config.warmup_steps, config.steps} {
   schedule_.validate();
   cut_over_tp(model_, axes_, group.rank());
-  auto program = checked_program(model_, config, group.size(), group.rank());
+  const auto parallel = parallel_config_on(device != nullptr, config, group.size());
+  auto program = checked_program(model_, parallel, batch_shape(config), group.rank());
   prediction_ = predict(program);
   dry_run_ = predict_needs(model_, program, config_, static_cast<bool>(own));
   // What forward and backward send, only the model knows.

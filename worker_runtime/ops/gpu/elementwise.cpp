@@ -84,10 +84,10 @@ void bias_backward(const Tensor& dy, const Tensor& dbias) {
   const std::int64_t columns = dbias.numel();
   by_type(dy, [&](auto type) {
     using T = decltype(type);
-    launch(device_of(dy),
-           kernels::SumOfRows<T>{at<T>(dy), columns == 0 ? 0 : dy.numel() / columns, columns, columns,
-                                 at<float>(dbias)},
-           {reads(dy), writes(dbias)});
+    launch(
+        device_of(dy),
+        kernels::SumOfRows<T>{at<T>(dy), columns == 0 ? 0 : dy.numel() / columns, columns, columns, at<float>(dbias)},
+        {reads(dy), writes(dbias)});
   });
 }
 

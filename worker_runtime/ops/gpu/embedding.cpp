@@ -31,12 +31,12 @@ void embedding_backward_tokens(const Tensor& ids, const Tensor& dout, const Tens
   if (into == Into::overwrite) dtokens.zero();
   by_type(dout, [&](auto type) {
     using T = decltype(type);
-    launch(
-        device,
-        kernels::EmbeddingBackwardTokens<T>{
-            ids.device_data<std::int32_t>(), ids.numel(), at<T>(dout), d, part.first, rows, vocabulary, at<float>(dtokens),
-            into == Into::add, device.fault_word("embedding_backward_tokens", vocabulary, token_fault_text)},
-        {reads(ids), reads(dout), writes(dtokens)});
+    launch(device,
+           kernels::EmbeddingBackwardTokens<T>{
+               ids.device_data<std::int32_t>(), ids.numel(), at<T>(dout), d, part.first, rows, vocabulary,
+               at<float>(dtokens), into == Into::add,
+               device.fault_word("embedding_backward_tokens", vocabulary, token_fault_text)},
+           {reads(ids), reads(dout), writes(dtokens)});
   });
 }
 

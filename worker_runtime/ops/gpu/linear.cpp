@@ -21,8 +21,8 @@ void product(std::int64_t m, std::int64_t n, std::int64_t k, const Tensor& a, bo
   if (m == 0 || n == 0) return;
   const auto require_same = [](DType one, DType other) {
     if (one == other) return;
-    throw ShapeError("ops", fmt::format("matrix product: {} and {}, expected one type on a device", name_of(one),
-                                        name_of(other)));
+    throw ShapeError(
+        "ops", fmt::format("matrix product: {} and {}, expected one type on a device", name_of(one), name_of(other)));
   };
   require_same(a.dtype(), b.dtype());
   if (bias.defined()) require_same(bias.dtype(), c.dtype());

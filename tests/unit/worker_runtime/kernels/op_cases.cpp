@@ -246,9 +246,9 @@ void Table::products(std::int64_t rows, std::int64_t in, std::int64_t out) {
     };
     add(name("linear_forward"), {input(x), input(w), input(b), output(y)},
         [=](Operands a) { ops::linear_forward(a[0], a[1], a[2], layout, a[3]); });
-    add(name("linear_gelu_forward"), {input(x), input(w), input(b), output(y), output(y)},
-        [=](Operands a) { ops::linear_gelu_forward(a[0], a[1], a[2], layout, a[3], a[4]); })
-        .has_bf16 = false;  // GELU is of what was stored
+    add(name("linear_gelu_forward"), {input(x), input(w), input(b), output(y), output(y)}, [=](Operands a) {
+      ops::linear_gelu_forward(a[0], a[1], a[2], layout, a[3], a[4]);
+    }).has_bf16 = false;  // GELU is of what was stored
     add(name("linear_backward_input"), {input(y), input(w), output(x)},
         [=](Operands a) { ops::linear_backward_input(a[0], a[1], layout, a[2]); });
     add(name("linear_backward_weight"), {input(x), input(y), f32_output(w), f32_output(b)},

@@ -73,6 +73,8 @@ TEST_CASE("what a unit costs is what its operations say") {
 }
 
 TEST_CASE("a dry run sends what the formula says and holds what it says, to the rounding of blocks") {
+  const bool bf16 = GENERATE(false, true), stores_bf16 = GENERATE(false, true);
+  if (stores_bf16 && !bf16) return;
   struct Mode {
     MeshAxes axes;
     int zero = 0, ways = 0;
@@ -88,6 +90,8 @@ TEST_CASE("a dry run sends what the formula says and holds what it says, to the 
         config.reshard_ways = ways;
         config.micro_batches = micro_batches;
         config.reshard_after_forward = reshard;
+        config.param_dtype = bf16 ? DType::bf16 : DType::f32;
+        config.stores_bf16 = stores_bf16;
         config.bucket_bytes = config.first_bucket_bytes = 1 << 16;
         Model model = make_gpt2(gpt(3, 48, 3, 101));
         const auto description = describe(model);
@@ -95,7 +99,8 @@ TEST_CASE("a dry run sends what the formula says and holds what it says, to the 
           const auto program = compile(description, config, rank);
           const auto expected = predict(program);
           const auto found = dry_run(model, program, {2, 8}, adamw());
-          INFO(axes.to_string() << " rank " << rank << " micro-batches " << micro_batches);
+          INFO(axes.to_string() << " rank " << rank << " micro-batches " << micro_batches << " bf16 " << bf16
+                                << " stored " << stores_bf16);
           CHECK(found.setup_bytes == expected.setup_bytes);
           CHECK(found.step_bytes == expected.step_bytes);
           std::size_t slots = 0;  // HSDP has a block for each on the way

@@ -160,10 +160,11 @@ Status matmul(blas_lt::Handle handle, blas_lt::MatmulDesc desc_object, const voi
                      .transpose_b = desc.transpose_a == blas_lt::Transpose::yes,
                      .c = static_cast<float*>(d),
                      .bias = with_bias ? static_cast<const float*>(desc.bias) : nullptr};
-  const auto result = fake::enqueue(stream, {"cublasLtMatmul", std::move(accesses), [product, type = p.a.type, result_type = p.d.type] {
-                                               compute(product, type, result_type);
-                                               return fake::Poll::done;
-                                             }});
+  const auto result =
+      fake::enqueue(stream, {"cublasLtMatmul", std::move(accesses), [product, type = p.a.type, result_type = p.d.type] {
+                               compute(product, type, result_type);
+                               return fake::Poll::done;
+                             }});
   return result == cuda::kSuccess ? blas_lt::ok : blas_lt::execution_failed;
 }
 
