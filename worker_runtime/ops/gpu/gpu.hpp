@@ -1,6 +1,7 @@
 // The ops on tensors of a device. Each is called by the op of the same name and meaning, which has checked shapes and
 // places; it launches kernels (kernels/) on the current stream and returns at once. What a kernel finds wrong in the
-// data (an id outside of the table) is told by Device at the next wait.
+// data (an id outside of the table) is told by Device at the next wait. Activations, their gradients and values of
+// parameters are of one type, f32 or bf16; gradients of parameters and numbers of rows are f32.
 #pragma once
 
 #include "worker_runtime/ops/attention.hpp"
