@@ -217,7 +217,9 @@ TEST_CASE("every call and its end is noted in the flight record, whoever runs it
   options.comm_thread = comm_thread;
   const auto told = [&] {
     std::string text;
-    for (const FlightEntry& entry : read_flight_record(directory.file("flight"))->entries)
+    const auto record = read_flight_record(directory.file("flight"));
+    REQUIRE(record);
+    for (const FlightEntry& entry : record->entries)
       text += fmt::format("{}{}\n", describe(entry), entry.finished == 0 ? " (open)" : "");
     return text;
   };

@@ -8,7 +8,7 @@ using namespace dtrun::runtime;
 
 namespace {
 
-struct Layout {
+struct Case {
   int ranks;
   int micro_batches;
   const char* parallel;
@@ -18,7 +18,7 @@ struct Layout {
   const char* recompute = "none";
 };
 
-TrainConfig config_of(const std::string& model, const Layout& layout) {
+TrainConfig config_of(const std::string& model, const Case& layout) {
   TrainConfig config;
   config.model = model;
   config.layers = 2;
@@ -61,7 +61,7 @@ Trained train(ProcessGroup& group, Device* device, const TrainConfig& config) {
 TEST_CASE("bf16 tensors on fake GPUs train to the bits of the CPU's rounded ones, in half the memory") {
   REQUIRE(ops::cpu_level() == ops::CpuLevel::twin);
   const std::string model = GENERATE("gpt2", "llama");
-  for (const auto& layout : std::vector<Layout>{{1, 2, ""},
+  for (const auto& layout : std::vector<Case>{{1, 2, ""},
                                                 {2, 1, "dp=2"},
                                                 {2, 2, "dp=2", 0, "true", "bf16"},
                                                 {2, 2, "dp=2", 1},

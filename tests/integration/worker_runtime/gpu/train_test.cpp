@@ -12,15 +12,15 @@ using Catch::Contains;
 
 namespace {
 
-struct Layout {
+struct Case {
   int ranks;
   int micro_batches;
   std::string parallel;
   std::function<void(TrainConfig&)> also = [](TrainConfig&) {};
 };
 
-const std::vector<Layout>& layouts() {
-  static const std::vector<Layout> all{
+const std::vector<Case>& layouts() {
+  static const std::vector<Case> all{
       {1, 4, ""},
       {2, 1, "dp=2"},
       {2, 3, "dp=2", [](auto& config) { config.bucket_mb = 0.001; }},
@@ -48,7 +48,7 @@ const std::vector<Layout>& layouts() {
   return all;
 }
 
-TrainConfig config_of(const std::string& model, const Layout& layout) {
+TrainConfig config_of(const std::string& model, const Case& layout) {
   TrainConfig config;
   config.model = model;
   config.layers = 4;
@@ -109,8 +109,8 @@ TEST_CASE("every layout trains on fake GPUs to the bits of the CPU") {
 
 TEST_CASE("ranks that share one GPU train to the bits of the CPU") {
   const auto seed = static_cast<std::uint64_t>(GENERATE(1, 2, 3));
-  for (const Layout& layout : {Layout{2, 2, "dp=2"}, Layout{4, 1, "fsdp=4"}, Layout{4, 2, "dp=2,tp=2"},
-                               Layout{4, 2, "fsdp=2,tp=2,sp"}, Layout{2, 4, "pp=2"}}) {
+  for (const Case& layout : {Case{2, 2, "dp=2"}, Case{4, 1, "fsdp=4"}, Case{4, 2, "dp=2,tp=2"},
+                               Case{4, 2, "fsdp=2,tp=2,sp"}, Case{2, 4, "pp=2"}}) {
     const auto config = config_of("gpt2", layout);
     CAPTURE(layout.parallel, seed);
     Trained on_cpu, shared;

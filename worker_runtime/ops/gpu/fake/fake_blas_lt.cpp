@@ -91,28 +91,35 @@ Status heuristic(blas_lt::Handle handle, blas_lt::MatmulDesc desc, blas_lt::Matr
   return blas_lt::ok;
 }
 
-std::vector<float> widened(const void* from, std::size_t count) {
+std::vector<float> values_of(const void* from, std::size_t count, blas_lt::Type type) {
   std::vector<float> values(count);
-  for (std::size_t i = 0; i < count; ++i) values[i] = kernels::load(static_cast<const kernels::Bf16*>(from) + i);
+  if (type == blas_lt::Type::f32) {
+    std::copy_n(static_cast<const float*>(from), count, values.begin());
+  } else {
+    for (std::size_t i = 0; i < count; ++i) values[i] = kernels::load(static_cast<const kernels::Bf16*>(from) + i);
+  }
   return values;
 }
 
-// Rows first, so that A and B change places. Widened exactly, summed in f32, rounded once.
+// Rows first, so that A and B change places. Widened exactly, summed in f32, rounded once. Between copies, since the
+// threads that share a product may not touch memory of the device: this one alone may.
 void compute(Gemm product, blas_lt::Type type, blas_lt::Type result_type) {
-  if (type == blas_lt::Type::f32) return gemm(product);
   const auto size = [](std::int64_t rows, std::int64_t columns) { return static_cast<std::size_t>(rows * columns); };
-  const auto a = widened(product.a, size(product.m, product.k));
-  const auto b = widened(product.b, size(product.k, product.n));
+  const auto a = values_of(product.a, size(product.m, product.k), type);
+  const auto b = values_of(product.b, size(product.k, product.n), type);
+  const auto bias = values_of(product.bias, product.bias != nullptr ? size(1, product.n) : 0, result_type);
+  std::vector<float> c(size(product.m, product.n));
+  float* const to = product.c;
   product.a = a.data();
   product.b = b.data();
-  if (result_type == blas_lt::Type::f32) return gemm(product);
-  const auto bias = widened(product.bias, product.bias != nullptr ? size(1, product.n) : 0);
-  std::vector<float> c(size(product.m, product.n));
-  auto* const to = reinterpret_cast<kernels::Bf16*>(product.c);
   if (product.bias != nullptr) product.bias = bias.data();
   product.c = c.data();
   gemm(product);
-  for (std::size_t i = 0; i < c.size(); ++i) kernels::store(to + i, c[i]);
+  if (result_type == blas_lt::Type::f32) {
+    std::ranges::copy(c, to);
+  } else {
+    for (std::size_t i = 0; i < c.size(); ++i) kernels::store(reinterpret_cast<kernels::Bf16*>(to) + i, c[i]);
+  }
 }
 
 bool aligned(const void* data, std::size_t alignment) {
