@@ -102,7 +102,7 @@ TEST_CASE("an operation that never ends is an error at its deadline, on every ra
   }
 }
 
-TEST_CASE("a rank that does not come is named with what it did last; it learns of it too") {
+TEST_CASE("a rank that does not come is named with what it did last, and learns of it too") {
   test::DeviceRanks ranks;
   ranks.options.timeout = milliseconds(400);
   ranks.options.checked_calls = GENERATE(0, 100);
@@ -183,7 +183,7 @@ TEST_CASE("a rank that never comes to set-up is named") {
   fake::reset();
 }
 
-TEST_CASE("an abort that hangs does not hold the error back; the device is given up") {
+TEST_CASE("an abort that hangs does not hold the error back: the device is given up") {
   test::DeviceRanks ranks;
   ranks.options.timeout = milliseconds(300);
   ranks.options.abort_limit = milliseconds(300);

@@ -87,7 +87,7 @@ TEST_CASE("wait() does not block the host: what follows on the stream does") {
   check_clean(result);
 }
 
-TEST_CASE("splits: by NCCL or by ids, nested, alone, empty; names are those of errors") {
+TEST_CASE("splits: by NCCL or by ids, nested, alone, empty, and names are those of errors") {
   test::DeviceRanks ranks;
   ranks.nccl.has_split = GENERATE(true, false);
   const auto result = ranks.run(4, [](ProcessGroup& group, Device&) {
