@@ -37,7 +37,8 @@ dtrun_test(test_kernels unit
   DEPS worker_runtime/ops LINK fmt::fmt-header-only TIMEOUT 300)
 
 # scripts/gpu_check.sh: the GPU path on a GPU. Without one, the program checks itself on the simulated device.
-add_executable(gpu_check gpu/gpu_check.cpp gpu/kernel_checks.cpp gpu/device_checks.cpp gpu/nccl_checks.cpp unit/worker_runtime/kernels/op_cases.cpp)
+add_executable(gpu_check gpu/gpu_check.cpp gpu/kernel_checks.cpp gpu/device_checks.cpp gpu/nccl_checks.cpp
+  gpu/loopback_checks.cpp unit/worker_runtime/kernels/op_cases.cpp)
 target_link_libraries(gpu_check PRIVATE dtrun_flags fmt::fmt-header-only dtrun_worker_runtime_optim dtrun_worker_runtime_comm)
 add_test(NAME "gpu: checks on this machine's GPU" COMMAND ${CMAKE_SOURCE_DIR}/scripts/gpu_check.sh ${CMAKE_BINARY_DIR})
 set_tests_properties("gpu: checks on this machine's GPU" PROPERTIES LABELS gpu TIMEOUT 900 RUN_SERIAL TRUE SKIP_RETURN_CODE 77)

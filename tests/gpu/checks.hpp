@@ -29,6 +29,8 @@ std::string events_order_streams(Device& device);
 std::string copies_arrive(Device& device);
 std::string too_much_memory_is_refused_by_name(Device& device);
 
+// Ranks that are threads (comm/loopback), each with streams of its own on this device: collectives and kernels overlap.
+std::string ranks_share_the_device(Device& device, int rounds);
 // One rank: set-up, split, a sum through each, abort. `file`: where the table is from.
 std::string nccl_of_one_rank(Device& device, const nccl::NcclApi& api, const std::string& file);
 

@@ -34,6 +34,7 @@ void check_all(Device& device, bool small) {
   report.row("copies", [&] { return copies_arrive(device); });
   report.row("kernels and their host twins", [&] { return kernels_have_the_bits_of_their_twins(device); });
   report.row("exact sum of squares", [&] { return squares_are_summed_exactly(device); });
+  report.row("ranks that share the device", [&] { return ranks_share_the_device(device, small ? 2 : 20); });
   report.row("every kernel was launched", every_kernel_was_launched);
   report.row("products and the host", [&] { return products_equal_the_host(device); });
   report.row("events order streams", [&] { return events_order_streams(device); });
