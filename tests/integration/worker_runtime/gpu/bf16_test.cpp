@@ -1,8 +1,7 @@
 // Training in bf16 on fake GPUs, where tensors are bf16, to the bits of the CPU, which rounds f32. DTRUN_CPU is "twin".
 #include "tests/catch.hpp"
-#include "tests/integration/worker_runtime/gpu/fake_ranks.hpp"
+#include "tests/integration/worker_runtime/gpu/train_on_both.hpp"
 #include "worker_runtime/ops/cpu_level.hpp"
-#include "worker_runtime/worker/trainer.hpp"
 
 using namespace dtrun::runtime;
 
@@ -41,57 +40,27 @@ TrainConfig config_of(const std::string& model, const Case& layout) {
   return config;
 }
 
-struct Trained {
-  std::uint64_t hash = 0;
-  TrainOutcome outcome;
-  std::uint64_t of(MemoryTag tag) const { return outcome.peak_bytes[static_cast<std::size_t>(tag)]; }
-};
-
-// The trainer compares what is held and sent with the prediction, in every step, on the device as on the host.
-Trained train(ProcessGroup& group, Device* device, const TrainConfig& config) {
-  Trainer trainer(group, *group.account(), config, {}, device);
-  Trained result;
-  result.outcome = trainer.run([] { return false; }, [](const StepRecord&) {});
-  result.hash = trainer.parameter_hash();
-  return result;
-}
-
 }  // namespace
 
 TEST_CASE("bf16 tensors on fake GPUs train to the bits of the CPU's rounded ones, in half the memory") {
   REQUIRE(ops::cpu_level() == ops::CpuLevel::twin);
   const std::string model = GENERATE("gpt2", "llama");
   for (const auto& layout : std::vector<Case>{{1, 2, ""},
-                                                {2, 1, "dp=2"},
-                                                {2, 2, "dp=2", 0, "true", "bf16"},
-                                                {2, 2, "dp=2", 1},
-                                                {2, 2, "dp=2", 2},
-                                                {2, 2, "fsdp=2"},
-                                                {2, 1, "fsdp=2", 0, "false", "bf16"},
-                                                {4, 1, "fsdp=4", 0, "2"},
-                                                {4, 1, "dp=2,fsdp=2"},
-                                                {2, 1, "tp=2"},
-                                                {2, 2, "tp=2,sp"},
-                                                {4, 1, "fsdp=2,tp=2,sp"},
-                                                {1, 1, "", 0, "true", "f32", "blocks"}}) {
+                                              {2, 1, "dp=2"},
+                                              {2, 2, "dp=2", 0, "true", "bf16"},
+                                              {2, 2, "dp=2", 1},
+                                              {2, 2, "dp=2", 2},
+                                              {2, 2, "fsdp=2"},
+                                              {2, 1, "fsdp=2", 0, "false", "bf16"},
+                                              {4, 1, "fsdp=4", 0, "2"},
+                                              {4, 1, "dp=2,fsdp=2"},
+                                              {2, 1, "tp=2"},
+                                              {2, 2, "tp=2,sp"},
+                                              {4, 1, "fsdp=2,tp=2,sp"},
+                                              {1, 1, "", 0, "true", "f32", "blocks"}}) {
     const auto config = config_of(model, layout);
     CAPTURE(model, layout.parallel, layout.zero, layout.reshard, layout.reduce);
-    Trained on_cpu, on_fake;
-    const auto texts = dtrun::test::run_ranks(layout.ranks, [&](ProcessGroup& group) {
-      const auto result = train(group, nullptr, config);
-      if (group.rank() == 0) on_cpu = result;
-    });
-    CHECK(texts == std::vector<std::string>(texts.size()));
-    const auto run = dtrun::test::run_fake_ranks(layout.ranks, [&](ProcessGroup& group, Device& device) {
-      const auto result = train(group, &device, config);
-      if (group.rank() == 0) on_fake = result;
-    });
-    INFO(run.to_string());
-    CHECK(run.good());
-    CHECK(on_fake.hash == on_cpu.hash);
-    CHECK(on_fake.outcome.loss_first == on_cpu.outcome.loss_first);
-    CHECK(on_fake.outcome.loss_last == on_cpu.outcome.loss_last);
-    CHECK(on_fake.outcome.loss_last < on_fake.outcome.loss_first);
+    const auto [on_cpu, on_fake] = dtrun::test::train_on_both(layout.ranks, config);
     // Numbers of rows, and with recomputation the little that is kept, are f32.
     CHECK(static_cast<double>(on_fake.of(MemoryTag::activation)) <
           0.56 * static_cast<double>(on_cpu.of(MemoryTag::activation)));

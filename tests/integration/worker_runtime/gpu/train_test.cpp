@@ -3,9 +3,8 @@
 #include <cstdlib>
 
 #include "tests/catch.hpp"
-#include "tests/integration/worker_runtime/gpu/fake_ranks.hpp"
+#include "tests/integration/worker_runtime/gpu/train_on_both.hpp"
 #include "worker_runtime/ops/cpu_level.hpp"
-#include "worker_runtime/worker/trainer.hpp"
 
 using namespace dtrun::runtime;
 using Catch::Contains;
@@ -66,20 +65,6 @@ TrainConfig config_of(const std::string& model, const Case& layout) {
   return config;
 }
 
-struct Trained {
-  std::uint64_t hash = 0;
-  TrainOutcome outcome;
-};
-
-// The trainer compares what is held and sent with the prediction, in every step, on the device as on the host.
-Trained train(ProcessGroup& group, Device* device, const TrainConfig& config) {
-  Trainer trainer(group, *group.account(), config, {}, device);
-  Trained result;
-  result.outcome = trainer.run([] { return false; }, [](const StepRecord&) {});
-  result.hash = trainer.parameter_hash();
-  return result;
-}
-
 }  // namespace
 
 TEST_CASE("every layout trains on fake GPUs to the bits of the CPU") {
@@ -88,51 +73,20 @@ TEST_CASE("every layout trains on fake GPUs to the bits of the CPU") {
   for (const auto& layout : layouts()) {
     const auto config = config_of(model, layout);
     CAPTURE(model, layout.parallel, layout.micro_batches, config.schedule);
-    Trained on_cpu, on_fake;
-    const auto texts = dtrun::test::run_ranks(layout.ranks, [&](ProcessGroup& group) {
-      const auto result = train(group, nullptr, config);
-      if (group.rank() == 0) on_cpu = result;
-    });
-    CHECK(texts == std::vector<std::string>(texts.size()));
-    const auto run = dtrun::test::run_fake_ranks(layout.ranks, [&](ProcessGroup& group, Device& device) {
-      const auto result = train(group, &device, config);
-      if (group.rank() == 0) on_fake = result;
-    });
-    INFO(run.to_string());
-    CHECK(run.good());
-    CHECK(on_fake.hash == on_cpu.hash);
-    CHECK(on_fake.outcome.loss_first == on_cpu.outcome.loss_first);
-    CHECK(on_fake.outcome.loss_last == on_cpu.outcome.loss_last);
-    CHECK(on_fake.outcome.loss_last < on_fake.outcome.loss_first);
+    dtrun::test::train_on_both(layout.ranks, config);
   }
 }
 
 TEST_CASE("ranks that share one GPU train to the bits of the CPU") {
   const auto seed = static_cast<std::uint64_t>(GENERATE(1, 2, 3));
   for (const Case& layout : {Case{2, 2, "dp=2"}, Case{4, 1, "fsdp=4"}, Case{4, 2, "dp=2,tp=2"},
-                               Case{4, 2, "fsdp=2,tp=2,sp"}, Case{2, 4, "pp=2"}}) {
+                             Case{4, 2, "fsdp=2,tp=2,sp"}, Case{2, 4, "pp=2"}}) {
     const auto config = config_of("gpt2", layout);
     CAPTURE(layout.parallel, seed);
-    Trained on_cpu, shared;
-    const auto texts = dtrun::test::run_ranks(layout.ranks, [&](ProcessGroup& group) {
-      const auto result = train(group, nullptr, config);
-      if (group.rank() == 0) on_cpu = result;
-    });
-    CHECK(texts == std::vector<std::string>(texts.size()));
     dtrun::test::FakeRanksOptions options;
     options.loopback = true;
     options.cuda.seed = seed;
-    const auto run = dtrun::test::run_fake_ranks(
-        layout.ranks,
-        [&](ProcessGroup& group, Device& device) {
-          const auto result = train(group, &device, config);
-          if (group.rank() == 0) shared = result;
-        },
-        options);
-    INFO(run.to_string());
-    CHECK(run.good());
-    CHECK(shared.hash == on_cpu.hash);
-    CHECK(shared.outcome.loss_last == on_cpu.outcome.loss_last);
+    dtrun::test::train_on_both(layout.ranks, config, options);
   }
 }
 
