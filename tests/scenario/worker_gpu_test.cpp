@@ -90,6 +90,20 @@ TEST_CASE("collectives of fake GPUs are measured, and said to mean nothing") {
   CHECK_THAT(job.out(), Contains("the times mean nothing") && Contains("busbw GB/s") && Contains("all_to_all"));
 }
 
+TEST_CASE("by itself a run takes the CPU where there is no GPU, and says so where one was expected") {
+  auto options = clean();
+  options.environment.push_back("DTRUN_CUDA_LIB=/no/such/library.so");
+  Job told(launch({"--nproc-per-node=2"}, {"hello"}), options);
+  REQUIRE(told.wait(seconds(60)));
+  INFO(told.error());
+  const auto said = told.error();
+  const auto at = said.find("on the CPU, as the GPUs cannot be used: ");
+  REQUIRE(at != std::string::npos);
+  CHECK_THAT(said, Contains("DTRUN_CUDA_LIB=/no/such/library.so"));
+  CHECK(said.find("on the CPU, as the GPUs", at + 1) == std::string::npos);  // once a host
+  CHECK_THAT(told.out(), Contains("CPU kernels"));
+}
+
 TEST_CASE("a device that is not there is refused before anyone waits") {
   CHECK_THAT(refusal(2, tiny({"--device", "fake-cuda"}), {"DTRUN_FAKE_CUDA=devices=1"}),
              Contains("2 ranks on this host") && Contains("1 GPU to be seen"));

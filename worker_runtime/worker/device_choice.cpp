@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/device/error.hpp"
@@ -27,6 +29,9 @@ std::unique_ptr<Device> open_fake(const WorkerEnvironment& place) {
   fake::install(config);
   return fake::create_fake_device(index, &ops::gpu::fake_blas_lt());
 }
+
+// A machine without GPUs is no news. One with the driver loaded, or a user who names the library, expects them.
+bool is_worth_a_word() { return env::get("DTRUN_CUDA_LIB").has_value() || std::filesystem::exists("/dev/nvidiactl"); }
 
 }  // namespace
 
@@ -61,7 +66,11 @@ std::unique_ptr<Device> choose_device(const DeviceOptions& options, const Worker
   if (is_of_host(options.backend)) return nullptr;
   try {
     return open_cuda(place);
-  } catch (const DeviceError&) {  // no GPU, or one that cannot be used: the map of ranks says what is
+  } catch (const NoDeviceError&) {
+    return nullptr;
+  } catch (const DeviceError& error) {
+    if (place.local_rank == 0 && is_worth_a_word())
+      fmt::print(stderr, "dtrun-worker: on the CPU, as the GPUs cannot be used: {}\n", error.what());
     return nullptr;
   }
 }

@@ -25,7 +25,8 @@ struct DeviceOptions {
 void require_fitting(const DeviceOptions& options);
 
 // The device of this rank, opened; null: the CPU. "cuda" must be had. "auto" is cuda where there is a GPU that can be
-// used and --backend does not ask for another, else the CPU. "fake-cuda": as many fake devices as the host has ranks,
+// used and --backend does not ask for another, else the CPU: silently where there is no GPU, with a line on stderr (of
+// local rank 0) where there is one that cannot be used. "fake-cuda": as many fake devices as the host has ranks,
 // unless DTRUN_FAKE_CUDA says otherwise. Throws DeviceError, and UsageError when the host has more ranks than devices.
 std::unique_ptr<Device> choose_device(const DeviceOptions& options, const WorkerEnvironment& place);
 
