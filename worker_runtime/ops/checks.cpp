@@ -29,8 +29,7 @@ void expect_dtype(std::string_view op, std::string_view name, const Tensor& x, D
 }
 
 void expect_shape(std::string_view op, std::string_view name, const Tensor& x, const Shape& shape) {
-  if (!has_type(x, DType::f32) || x.shape() != shape)
-    fail(op, name, x, fmt::format("f32 {}", shape.to_string()));
+  if (!has_type(x, DType::f32) || x.shape() != shape) fail(op, name, x, fmt::format("f32 {}", shape.to_string()));
 }
 
 Rows rows_of(std::string_view op, std::string_view name, const Tensor& x, DType dtype) {

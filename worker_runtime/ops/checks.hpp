@@ -1,6 +1,6 @@
 // What ops ask of their tensors before they touch memory. Every failure is a ShapeError that names the op, the tensor
-// and what came. Where f32 is asked for, bf16 will do on a device (and abstract): the kernels there know both, and which
-// tensors must be of one type.
+// and what came. Where f32 is asked for, bf16 will do on a device (and abstract): the kernels there know both, and
+// which tensors must be of one type.
 #pragma once
 
 #include <cstdint>
