@@ -1,7 +1,7 @@
 # Tests of worker_runtime/{data,parallel,worker}.
 dtrun_test(test_data unit
   SOURCES unit/worker_runtime/data/distributed_sampler_test.cpp unit/worker_runtime/data/token_dataset_test.cpp
-    unit/worker_runtime/data/batch_stream_test.cpp
+    unit/worker_runtime/data/batch_stream_test.cpp unit/worker_runtime/data/data_position_test.cpp
   DEPS worker_runtime/data)
 target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 dtrun_test(test_parallel unit

@@ -52,8 +52,11 @@ void DistributedSampler::set_epoch(std::int64_t epoch) {
 
 std::int64_t DistributedSampler::at(std::int64_t replica, std::int64_t position) const {
   DTRUN_ASSERT(replica >= 0 && replica < options_.replicas && position >= 0 && position < num_samples_);
-  // Beyond the end (only without drop_last) the list starts over, as often as it takes.
-  const auto index = (replica + position * options_.replicas) % options_.size;
+  return at_slot(replica + position * options_.replicas);  // beyond the end only without drop_last
+}
+
+std::int64_t DistributedSampler::at_slot(std::int64_t slot) const {
+  const auto index = slot % options_.size;
   return order_.empty() ? index : order_[static_cast<std::size_t>(index)];
 }
 

@@ -34,6 +34,8 @@ class DistributedSampler {
   std::int64_t num_samples() const noexcept { return num_samples_; }
   // The data set index that `replica` sees at `position` of the epoch, 0 <= position < num_samples().
   std::int64_t at(std::int64_t replica, std::int64_t position) const;
+  // The data set index at this place of the epoch's order, which starts over at its end as often as it takes.
+  std::int64_t at_slot(std::int64_t slot) const;
   // All indices of one replica, in order: list(iter(sampler)) in torch.
   std::vector<std::int64_t> indices(std::int64_t replica) const;
 
