@@ -74,12 +74,26 @@ void Domain::fail(const std::string& text) {
   throw CommError("comm", error_);
 }
 
+std::shared_ptr<void> Domain::add_mover(std::function<void()> mover) {
+  auto token = std::make_shared<std::function<void()>>(std::move(mover));
+  std::erase_if(movers_, [](const auto& other) { return other.expired(); });
+  movers_.push_back(token);
+  return token;
+}
+
+void Domain::move() {
+  for (std::size_t i = 0; i < movers_.size(); ++i) {
+    if (const auto mover = movers_[i].lock()) (*mover)();
+  }
+}
+
 std::string Domain::await_key(const std::string& key, Deadline deadline, const std::string& who) {
   for (;;) {
     throw_if_failed();
+    move();
     try {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining());
-      return store_->get(key, std::clamp<std::chrono::milliseconds>(left, 1ms, 20ms));
+      return store_->get(key, std::clamp<std::chrono::milliseconds>(left, 1ms, 5ms));
     } catch (const TimeoutError&) {
       if (deadline.passed()) fail(fmt::format("{} (store key \"{}\")", who, key));
     }

@@ -63,7 +63,11 @@ class Domain {
   [[noreturn]] void fail(const std::string& text);
   // As fail(), for a destructor.
   void give_up(const std::string& text) noexcept;
-  // The value of a key that another rank sets; `who` is named when it does not come. Keeps the device going meanwhile.
+  // What is called again and again while this rank's thread waits for anything else than the device: messages that were
+  // promised must not wait for the next call. Called while the token lives.
+  [[nodiscard]] std::shared_ptr<void> add_mover(std::function<void()> mover);
+  void move();
+  // The value of a key that another rank sets; `who` is named when it does not come. Calls move() meanwhile.
   std::string await_key(const std::string& key, Deadline deadline, const std::string& who);
   // Finalizes and frees communicators, whatever it takes: within `limit`, then they are aborted.
   void close(const std::vector<std::shared_ptr<Channel>>& channels, bool orderly) noexcept;
@@ -91,6 +95,7 @@ class Domain {
   const int rank_;
   const std::chrono::milliseconds abort_limit_;
   const std::string prefix_;
+  std::vector<std::weak_ptr<std::function<void()>>> movers_;  // of the rank's own thread
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

@@ -13,6 +13,7 @@ struct NcclGroup::Lane {
   int peer = 0;
   bool outgoing = false;
   State state = State::alone;
+  bool advancing = false;
   std::shared_ptr<Channel> channel;
   std::uint64_t messages = 0;
   std::deque<std::shared_ptr<Message>> waiting;  // until the lane is ready

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/store/store.hpp"
@@ -34,6 +35,7 @@ bool NcclGroup::Message::is_on_stream() {
 bool NcclGroup::Message::await_start(Deadline deadline) {
   while (!is_on_stream()) {
     domain().throw_if_failed();
+    domain().move();
     if (deadline.passed()) return false;
     std::this_thread::sleep_for(50us);
   }
@@ -101,7 +103,13 @@ void NcclGroup::advance_messages() {
   }
 }
 
+// What it waits for moves other messages on; those of this lane would overtake each other.
 void NcclGroup::advance(Lane& lane) {
+  if (std::exchange(lane.advancing, true)) return;
+  const struct Over {
+    bool& advancing;
+    ~Over() { advancing = false; }
+  } over{lane.advancing};
   if (lane.state != Lane::State::ready) meet(lane);
   while (lane.state == Lane::State::ready && !lane.waiting.empty()) {
     const auto message = lane.waiting.front();

@@ -48,12 +48,14 @@ NcclGroup::NcclGroup(std::shared_ptr<Domain> domain, std::shared_ptr<Watched> wa
                                            std::vector<std::shared_ptr<Channel>>{gather_, reduce_})),
       staging_(MemoryTag::comm, no_account(), &domain_->device()),
       check_(domain_->device().add_check([this] { advance_messages(); })),
+      mover_(domain_->add_mover([this] { advance_messages(); })),
       exceptions_(std::uncaught_exceptions()) {
   domain_->add(watched_);
 }
 
 NcclGroup::~NcclGroup() {
   check_.reset();
+  mover_.reset();
   const bool unwinding = std::uncaught_exceptions() > exceptions_;
   if (unwinding && !domain_->failed()) {
     domain_->give_up(fmt::format("group \"{}\": rank {} left by an error of its own", name(), domain_->rank()));
@@ -71,6 +73,7 @@ bool NcclGroup::drain() noexcept {
   const Deadline deadline = Deadline::after(domain_->abort_limit() / 2);
   try {
     while (!domain_->failed() && !deadline.passed()) {
+      domain_->move();
       advance_messages();
       let_go_of_ended();
       if (held_.empty()) return true;

@@ -95,7 +95,7 @@ class NcclGroup final : public ProcessGroup {
   std::map<std::pair<int, bool>, std::unique_ptr<Lane>> lanes_;  // by peer and direction
   std::size_t waiting_messages_ = 0;                             // not on a stream yet
   std::deque<std::shared_ptr<StreamWork>> held_;                 // what may not have ended
-  std::shared_ptr<void> check_;                                  // messages go on while the host waits for the device
+  std::shared_ptr<void> check_, mover_;                          // messages go on while the host waits
   const int exceptions_;                                         // in flight when the group was made
 };
 

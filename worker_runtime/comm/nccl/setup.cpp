@@ -66,6 +66,7 @@ std::pair<const NcclApi*, std::string> api_for(const GroupOptions& options) {
 void NcclGroup::await_ready(Communicator& communicator, Deadline deadline, const std::string& what) {
   for (;;) {
     domain_->throw_if_failed();
+    domain_->move();
     const Result state = communicator.state();
     if (state == success) {
       domain_->throw_if_failed();  // what was aborted is ready too

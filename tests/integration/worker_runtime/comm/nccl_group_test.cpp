@@ -203,6 +203,24 @@ TEST_CASE("many messages both ways, in an order that would block a single stream
   check_clean(result);
 }
 
+TEST_CASE("a message that its sender does not wait for moves on while the sender waits in the next collective") {
+  const bool split = GENERATE(false, true);
+  const auto result = test::DeviceRanks{}.run(2, [split](ProcessGroup& group, Device&) {
+    const std::vector<int> both{0, 1};
+    const auto next = [&] { split ? group.split(both, "next")->barrier() : group.barrier(); };
+    if (group.rank() == 0) {
+      group.send_async(ones(group, 3, 9), 1);  // there is no connection before the other end comes
+      return next();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const Tensor in = group.allocate({3}, DType::f32);
+    group.recv(in, 0);
+    expect(last_of(in) == 9, "the message");
+    next();
+  });
+  check_clean(result);
+}
+
 TEST_CASE("an argument that NCCL refuses is a UsageError and nothing happened") {
   const auto result = test::DeviceRanks{}.run(2, [](ProcessGroup& group, Device&) {
     try {
