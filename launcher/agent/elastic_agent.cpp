@@ -20,6 +20,7 @@
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/run_summary.hpp"
 #include "launcher/agent/signal_watch.hpp"
+#include "launcher/agent/snapshot_memory.hpp"
 #include "launcher/agent/worker_group.hpp"
 #include "launcher/agent/worker_spec.hpp"
 #include "launcher/process/process_tree.hpp"
@@ -59,6 +60,7 @@ class ElasticAgent::Impl {
         workers_(watcher_, hub_),
         rounds_(make_rounds(io_, config, plan_, listener())) {
     allow_descriptors(plan_.workers);
+    if (restarts_possible(config)) spec_.offer_snapshot_memory();
     state_.budget.max_restarts = report_.max_restarts = config.max_restarts;
     state_.budget.max_no_progress = config.max_no_progress_restarts;
     state_.shared = rounds_->shared();
@@ -296,6 +298,7 @@ class ElasticAgent::Impl {
 
   void wind_up() {
     timer_.cancel();
+    spec_.drop_snapshot_memory();
     const auto earliest = Clock::now() + (state_.gave_up ? kAfterGivingUp : kDrainLimit);
     hub_.drain(Deadline(earliest), [&] { return told_to_hurry() && Clock::now() >= earliest; });
     end_attempt();

@@ -9,6 +9,7 @@
 #include "launcher/agent/numa_topology.hpp"
 #include "launcher/agent/program.hpp"
 #include "launcher/agent/run_directory.hpp"
+#include "launcher/agent/snapshot_memory.hpp"
 #include "launcher/agent/worker_environment.hpp"
 #include "rendezvous/contract/environment.hpp"
 
@@ -102,8 +103,9 @@ std::string variable(std::string_view name, const std::string& entry, const Laun
   return entry;
 }
 
-RoundPlace first_round(const JobPlan& plan, const std::string& id, int allowed_cores) {
+RoundPlace first_round(const LaunchConfig& config, const JobPlan& plan, const std::string& id, int allowed_cores) {
   RoundPlace place;
+  place.snapshot_memory = restarts_possible(config);
   place.local_world_size = place.round.world_size = place.round.role_world_size = plan.workers;
   place.run_id = id;
   place.round.master_addr = plan.store.host;
@@ -119,7 +121,7 @@ std::string explain(const CommandLine& line, const JobPlan& plan, const std::vec
                     int allowed_cores) {
   const auto& config = line.config;
   const auto id = run_id(config, plan);
-  const auto place = first_round(plan, id, allowed_cores);
+  const auto place = first_round(config, plan, id, allowed_cores);
   const auto environment_of = [&](int rank) {
     return worker_environment(inherited, config, place, rank,
                               {"<log files>/error.json", "<log files>/progress", "<log files>/flight"});

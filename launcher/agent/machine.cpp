@@ -89,17 +89,18 @@ int visible_gpus(int devices, const std::optional<std::string>& list) {
   return count;
 }
 
-// Descriptors per worker: pidfd, two pipes, two log files, and the write ends during the start.
+// Descriptors per worker: pidfd, two pipes, two log files, snapshot memory, and the write ends during the start. A
+// worker may get one of a fixed number.
 void allow_descriptors(int workers) {
   rlimit limit{};
-  const auto wanted = static_cast<rlim_t>(workers) * 6 + 64;
+  const auto wanted = static_cast<rlim_t>(workers) * 7 + 128;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 std::string limit_hint(int error) {
-  if (error == EMFILE) return " (\"ulimit -n\", the limit of open files, is reached; a rank needs up to 6)";
+  if (error == EMFILE) return " (\"ulimit -n\", the limit of open files, is reached; a rank needs up to 7)";
   if (error == ENFILE) return " (the machine's limit of open files is reached)";
   if (error == EAGAIN) return " (\"ulimit -u\", the limit of processes, or that of the container is reached)";
   return {};

@@ -8,6 +8,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/contract/environment.hpp"
+#include "rendezvous/contract/snapshot_memory.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -76,6 +77,7 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   variables[environment::kFlightRecord] = files.flight.empty() ? std::nullopt : std::optional(files.flight);
   variables[kTokenFileVariable] = std::nullopt;
   variables["PET_RDZV_TOKEN_FILE"] = std::nullopt;
+  variables[environment::kSnapshotFd] = place.snapshot_memory ? std::optional(text(kSnapshotDescriptor)) : std::nullopt;
   variables[environment::kJob] = place.job.empty() ? std::nullopt : std::optional(place.job);
   variables["TORCHELASTIC_SIGNALS_TO_HANDLE"] = config.stop.signals_text;
   variables[environment::kLogDirectory] =

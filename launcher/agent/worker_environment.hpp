@@ -19,6 +19,7 @@ struct RoundPlace {
   int allowed_cores = 1;
   std::string log_directory;  // of this attempt; empty: none
   std::string job;            // JobMark's text
+  bool snapshot_memory = false;
 };
 
 // Files that a worker writes for the launcher. Empty without a log directory.

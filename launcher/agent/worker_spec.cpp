@@ -7,6 +7,7 @@
 #include "launcher/agent/program.hpp"
 #include "launcher/process/job_mark.hpp"
 #include "rendezvous/base/unique_fd.hpp"
+#include "rendezvous/contract/snapshot_memory.hpp"
 
 namespace dtrun::launcher {
 
@@ -20,6 +21,11 @@ WorkerSpec::WorkerSpec(const LaunchConfig& config, const JobPlan& plan, RunDirec
   output_.workers = plan.workers;
   output_.terminal = ::isatty(STDOUT_FILENO) == 1;
   output_.host = host;
+}
+
+void WorkerSpec::offer_snapshot_memory() {
+  snapshots_.make(plan_.workers);
+  place_.snapshot_memory = snapshots_.offered();
 }
 
 void WorkerSpec::begin_round(const Round& round) {
@@ -54,6 +60,7 @@ WorkerLaunch WorkerSpec::launch_of(int local_rank) const {
   const bool reads =
       config_.stdin_mode == StdinMode::all || (config_.stdin_mode == StdinMode::rank0 && local_rank == 0);
   if (reads) process.stdin_fd = STDIN_FILENO;
+  if (snapshots_.offered()) process.extra = {snapshots_.of(local_rank), kSnapshotDescriptor};
   auto surroundings = output_;
   surroundings.rank_directory = directory_.rank(place_.round.number, local_rank);
   launch.output = output_plan(config_, surroundings, local_rank);

@@ -7,6 +7,7 @@
 #include "launcher/agent/job_plan.hpp"
 #include "launcher/agent/output_rules.hpp"
 #include "launcher/agent/run_directory.hpp"
+#include "launcher/agent/snapshot_memory.hpp"
 #include "launcher/agent/worker_environment.hpp"
 #include "launcher/agent/worker_group.hpp"
 #include "launcher/config/launch_config.hpp"
@@ -18,6 +19,9 @@ class WorkerSpec {
  public:
   WorkerSpec(const LaunchConfig& config, const JobPlan& plan, RunDirectory& directory, const std::string& host);
 
+  // Memory that the workers of all rounds share, by local rank; dropped when no further round is to come.
+  void offer_snapshot_memory();
+  void drop_snapshot_memory() { snapshots_.drop(); }
   // Makes the round's directories; launch_of() is then about this round.
   void begin_round(const Round& round);
   WorkerLaunch launch_of(int local_rank) const;
@@ -30,6 +34,7 @@ class WorkerSpec {
   RunDirectory& directory_;
   std::vector<std::string> inherited_;
   RoundPlace place_;
+  SnapshotMemory snapshots_;
   OutputSurroundings output_;
 };
 

@@ -15,6 +15,12 @@
 
 namespace dtrun::launcher {
 
+// One more descriptor for a child, beside 0-2.
+struct ExtraDescriptor {
+  int fd = -1;      // borrowed during spawn(); -1: none
+  int number = -1;  // the child's number for it, above 2
+};
+
 struct ProcessSpec {
   std::vector<std::string> argv;         // argv[0] is looked up in PATH (of `environment`)
   std::vector<std::string> environment;  // complete: NAME=value, nothing is inherited
@@ -22,6 +28,7 @@ struct ProcessSpec {
   int stdin_fd = -1;                     // borrowed during spawn(); -1 is /dev/null
   int stdout_fd = -1;                    // borrowed; -1 inherits the launcher's own
   int stderr_fd = -1;
+  ExtraDescriptor extra = {};
   std::set<int> cpus;  // empty: the launcher's own
 };
 
@@ -38,10 +45,11 @@ class SpawnError : public SystemError {
 
 // A running or ended child: leader of a session and process group of its own, killed by the kernel (PDEATHSIG) when the
 // thread that called spawn() ends, with an empty signal mask, default dispositions (an inherited "ignore SIGHUP"
-// stays), and descriptors 0-2 only. Owner: the agent; spawn and use it from the agent's main thread only, and keep that
-// thread alive. Moves, does not copy. The destructor kills (SIGKILL to the group) and reaps what is still running, so
-// that an exception leaves no process behind. It is our own vfork-like clone and not Boost.Process: that one has no
-// pidfd, session, PDEATHSIG, or report of exec's errno, and this one costs 0.2 ms. spawn() throws SpawnError.
+// stays), and descriptors 0-2 and `extra` only. Owner: the agent; spawn and use it from the agent's main thread only,
+// and keep that thread alive. Moves, does not copy. The destructor kills (SIGKILL to the group) and reaps what is still
+// running, so that an exception leaves no process behind. It is our own vfork-like clone and not Boost.Process: that
+// one has no pidfd, session, PDEATHSIG, or report of exec's errno, and this one costs 0.2 ms. spawn() throws
+// SpawnError.
 class ChildProcess {
  public:
   static ChildProcess spawn(const ProcessSpec& spec);

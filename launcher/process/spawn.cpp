@@ -34,6 +34,7 @@ struct Plan {
   std::vector<unsigned long> cpu_mask;  // empty: as it is
   const char* directory = nullptr;
   int fds[3] = {-1, -1, -1};
+  ExtraDescriptor extra;
   pid_t parent = 0;
   // Written by the child.
   volatile int error = 0;
@@ -71,7 +72,17 @@ DTRUN_RUNS_IN_CHILD void reset_dispositions() {
   }
 }
 
-DTRUN_RUNS_IN_CHILD long place_descriptors(int (&fds)[3]) {
+DTRUN_RUNS_IN_CHILD long place_descriptor(int fd, int target) {
+  if (fd < 0) return 0;
+  return fd == target ? raw(SYS_fcntl, target, F_SETFD, 0) : raw(SYS_dup3, fd, target, 0);
+}
+
+DTRUN_RUNS_IN_CHILD void close_all(int first, unsigned last) {
+  if (static_cast<unsigned>(first) > last || raw(SYS_close_range, first, last, 0) == 0) return;
+  for (int fd = first; fd < 65536 && static_cast<unsigned>(fd) <= last; ++fd) raw(SYS_close, fd);  // Linux < 5.9
+}
+
+DTRUN_RUNS_IN_CHILD long place_descriptors(int (&fds)[3], ExtraDescriptor extra) {
   // First out of the way of 0-2, so that no dup overwrites a source that is still needed.
   for (int target = 0; target < 3; ++target) {
     if (fds[target] < 0 || fds[target] > 2 || fds[target] == target) continue;
@@ -79,17 +90,21 @@ DTRUN_RUNS_IN_CHILD long place_descriptors(int (&fds)[3]) {
     if (moved < 0) return moved;
     fds[target] = static_cast<int>(moved);
   }
-  for (int target = 0; target < 3; ++target) {
-    long error = 0;
-    if (fds[target] == target) {
-      error = raw(SYS_fcntl, target, F_SETFD, 0);
-    } else if (fds[target] >= 0) {
-      error = raw(SYS_dup3, fds[target], target, 0);
-    }
-    if (error < 0) return error;
+  if (extra.fd >= 0 && extra.fd <= 2) {
+    const long moved = raw_value(SYS_fcntl, extra.fd, F_DUPFD_CLOEXEC, 3);
+    if (moved < 0) return moved;
+    extra.fd = static_cast<int>(moved);
   }
-  if (raw(SYS_close_range, 3, ~0U, 0) == 0) return 0;
-  for (int fd = 3; fd < 65536; ++fd) raw(SYS_close, fd);  // Linux < 5.9
+  for (int target = 0; target < 3; ++target) {
+    if (const long error = place_descriptor(fds[target], target); error < 0) return error;
+  }
+  if (extra.fd < 0) {
+    close_all(3, ~0U);
+    return 0;
+  }
+  if (const long error = place_descriptor(extra.fd, extra.number); error < 0) return error;
+  close_all(3, static_cast<unsigned>(extra.number) - 1);
+  close_all(extra.number + 1, ~0U);
   return 0;
 }
 
@@ -134,7 +149,7 @@ DTRUN_RUNS_IN_CHILD int run_child(void* argument) {
       return fail(plan, Step::directory, -e);
     }
   }
-  if (const long e = place_descriptors(plan.fds); e < 0) return fail(plan, Step::descriptors, -e);
+  if (const long e = place_descriptors(plan.fds, plan.extra); e < 0) return fail(plan, Step::descriptors, -e);
   const unsigned long empty_mask = 0;
   raw(SYS_rt_sigprocmask, SIG_SETMASK, reinterpret_cast<long>(&empty_mask), 0, 8);
   return fail(plan, Step::exec, exec_first_candidate(plan));
@@ -233,6 +248,7 @@ SpawnedProcess spawn_process(const ProcessSpec& spec) {
   plan.fds[0] = spec.stdin_fd < 0 ? null.value() : spec.stdin_fd;
   plan.fds[1] = spec.stdout_fd < 0 ? 1 : spec.stdout_fd;
   plan.fds[2] = spec.stderr_fd < 0 ? 2 : spec.stderr_fd;
+  plan.extra = spec.extra;
   plan.parent = ::getpid();
 
   constexpr std::size_t kStackBytes = 64 * 1024;

@@ -30,5 +30,7 @@ inline constexpr auto kJob = "DTRUN_JOB";
 inline constexpr auto kProgressFile = "DTRUN_PROGRESS_FILE";
 // Where a worker notes its collectives (flight_record.hpp). Set by dtrun only.
 inline constexpr auto kFlightRecord = "DTRUN_FLIGHT_RECORD";
+// Number of a descriptor: memory that outlives the worker (snapshot_memory.hpp). Set by dtrun only.
+inline constexpr auto kSnapshotFd = "DTRUN_SNAPSHOT_FD";
 
 }  // namespace dtrun::environment

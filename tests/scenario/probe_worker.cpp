@@ -8,6 +8,7 @@
 //   on=SIG:N  exits N at that signal   show=SIG  prints "rank R got SIG" and goes on   touch=FILE  remove=FILE
 //   wait-for=FILE   beat=DIRECTORY  from here on, beside the rest: the time, every 20 ms, into a file named after the
 //   round: MASTER_PORT.restarts.GROUP_RANK.RANK.WORLD_SIZE.pid
+//   snapshot=TEXT  writes it into the memory of DTRUN_SNAPSHOT_FD   snapshot  prints what is there
 //   progress=N  tells dtrun that N steps are finished   allocate=MIB  uses that much memory
 //   become-root  for a program that is set-user-ID root: nobody else can signal it then
 //   rank=R  attempt=N  not-attempt=N: the rest is only done by that rank / in that attempt; others go on after the word
@@ -131,6 +132,22 @@ void tell_progress(const std::string& steps) {
   ::close(fd);
 }
 
+int snapshot_descriptor() {
+  const auto number = variable("DTRUN_SNAPSHOT_FD");
+  return number.empty() ? -1 : std::atoi(number.c_str());
+}
+
+void fill_snapshot(const std::string& text) {
+  if (::pwrite(snapshot_descriptor(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) std::exit(92);
+}
+
+void print_snapshot() {
+  char text[256];
+  const ssize_t size = ::pread(snapshot_descriptor(), text, sizeof text, 0);
+  if (size < 0) std::exit(92);
+  std::printf("snapshot <%.*s>\n", static_cast<int>(size), text);
+}
+
 void print_signals() {
   FILE* status = std::fopen("/proc/self/status", "r");
   char line[256];
@@ -158,6 +175,8 @@ void do_simple(const std::string& name) {
     std::printf("pid %d\n", ::getpid());
   else if (name == "fds")
     print_descriptors();
+  else if (name == "snapshot")
+    print_snapshot();
   else if (name == "signals")
     print_signals();
   else if (name == "cwd")
@@ -197,6 +216,8 @@ void do_with_value(const std::string& name, const std::string& value) {
     std::printf("%s\n", std::string(static_cast<std::size_t>(std::atol(value.c_str())), 'x').c_str());
   else if (name == "progress")
     tell_progress(value);
+  else if (name == "snapshot")
+    fill_snapshot(value);
   else if (name == "beat")
     beat(value);
   else if (name == "allocate")

@@ -77,6 +77,18 @@ TEST_CASE("a worker has only the environment, directory and descriptors it was g
   CHECK(run(spec).out == "PATH=/usr/bin:/bin\nCOLOUR=blue = green\ncwd /usr\nfd 0\nfd 1\nfd 2\n");
 }
 
+TEST_CASE("a worker gets one more descriptor under the number that was wanted, wherever it was before") {
+  const auto number = GENERATE(3, 4, 99);
+  const UniqueFd source(::open("/usr", O_RDONLY | O_CLOEXEC | O_DIRECTORY));
+  const UniqueFd there(::fcntl(source.value(), F_DUPFD_CLOEXEC, number));  // where it is to be, where that is free
+  for (const int fd : {source.value(), there.value()}) {
+    auto spec = probe({"fds"});
+    spec.extra = {fd, number};
+    CHECK(run(spec).out == fmt::format("fd 0\nfd 1\nfd 2\nfd {}\n", number));
+    CHECK(::fcntl(fd, F_GETFD) == FD_CLOEXEC);  // ours is as it was
+  }
+}
+
 TEST_CASE("a worker starts with an empty mask and default dispositions, an ignored SIGHUP stays") {
   sigset_t mask, previous;
   sigemptyset(&mask);

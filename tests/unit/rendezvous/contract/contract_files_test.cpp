@@ -1,3 +1,5 @@
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +11,7 @@
 #include "rendezvous/contract/error_document.hpp"
 #include "rendezvous/contract/flight_record.hpp"
 #include "rendezvous/contract/progress_file.hpp"
+#include "rendezvous/contract/snapshot_memory.hpp"
 #include "tests/catch.hpp"
 #include "tests/support/files.hpp"
 
@@ -147,4 +150,31 @@ TEST_CASE("what is no flight record is not read as one, and texts end inside the
   directory.write("flight", bytes);
   REQUIRE(read_flight_record(path));
   CHECK(describe(read_flight_record(path)->entries.at(0)).size() < 300);
+}
+
+TEST_CASE("snapshot memory is taken when the variable names it, and is then not inherited any further") {
+  const int fd = ::memfd_create((std::string(kSnapshotMemoryName) + "3").c_str(), 0);
+  REQUIRE(fd >= 0);
+  const auto number = std::to_string(fd);
+  for (const auto& bad :
+       {std::string(), " " + number, number + "x", "-" + number, std::string("99999999999"), std::string("0")})
+    CHECK_FALSE(take_snapshot_memory(bad));
+  CHECK_FALSE(take_snapshot_memory(std::nullopt));
+  CHECK(::fcntl(fd, F_GETFD) == 0);
+  {
+    const auto memory = take_snapshot_memory(number);
+    CHECK(memory.value() == fd);
+    CHECK(::fcntl(fd, F_GETFD) == FD_CLOEXEC);
+  }
+  CHECK_FALSE(take_snapshot_memory(number));  // closed
+}
+
+TEST_CASE("a descriptor that something else got is no snapshot memory, and stays open") {
+  const TempDirectory directory;
+  const UniqueFd file(::open(directory.file("dtrun-snapshot-0").c_str(), O_RDWR | O_CREAT, 0600));
+  const UniqueFd other(::memfd_create("other", 0));
+  for (const auto* mine : {&file, &other}) {
+    CHECK_FALSE(take_snapshot_memory(std::to_string(mine->value())));
+    CHECK(::fcntl(mine->value(), F_GETFD) == 0);
+  }
 }
