@@ -16,6 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+const std::string kPrefix = "--log-prefix=[rank${rank}] ";
+
 // Of the file behind a descriptor: no two on a machine have the same one.
 using Identity = std::pair<dev_t, ino_t>;
 
@@ -44,7 +46,7 @@ TEST_CASE("snapshot memory is what the rank that was killed wrote, for each rank
   const TempDirectory directory;
   const auto filled = directory.file("filled");
   Job job(
-      dtrun_argv({"--nproc-per-node=2", "--max-restarts=2"},
+      dtrun_argv({"--nproc-per-node=2", "--max-restarts=2", kPrefix},
                  {"snapshot", "attempt=0", "rank=0", "snapshot=zero", "touch=" + filled, "forever", "end", "attempt=0",
                   "rank=1", "wait-for=" + filled, "snapshot=one", "die=KILL", "end", "attempt=1", "die=SEGV"}));
   CHECK(job.wait() == ExitStatus{});
@@ -54,8 +56,8 @@ TEST_CASE("snapshot memory is what the rank that was killed wrote, for each rank
 }
 
 TEST_CASE("snapshot memory is one descriptor more than a program has without restarts, and it is no file") {
-  Job job(
-      dtrun_argv({"--nproc-per-node=2", "--max-restarts=1"}, {"env=DTRUN_SNAPSHOT_FD", "fds", "print=up", "forever"}));
+  Job job(dtrun_argv({"--nproc-per-node=2", "--max-restarts=1", kPrefix},
+                     {"env=DTRUN_SNAPSHOT_FD", "fds", "print=up", "forever"}));
   REQUIRE(eventually([&] {
     const auto out = job.out();
     return out.find("[rank0] up") != std::string::npos && out.find("[rank1] up") != std::string::npos;
@@ -82,9 +84,10 @@ TEST_CASE("without restarts there is no snapshot memory, nor that of a job aroun
 }
 
 TEST_CASE("where a worker cannot have a descriptor of that number there is no snapshot memory, and the job runs") {
-  Job job({"/bin/sh", "-c",
-           "ulimit -n 64; exec " +
-               join(dtrun_argv({"--nproc-per-node=1", "--max-restarts=1"}, {"env=DTRUN_SNAPSHOT_FD"}))});
+  std::vector<std::string> words{"/bin/sh", "-c", "ulimit -n 64; exec \"$@\"", "sh"};
+  const auto argv = dtrun_argv({"--nproc-per-node=1", "--max-restarts=1"}, {"env=DTRUN_SNAPSHOT_FD"});
+  words.insert(words.end(), argv.begin(), argv.end());
+  Job job(words);
   CHECK(job.wait() == ExitStatus{});
   CHECK_THAT(job.out(), Contains("DTRUN_SNAPSHOT_FD=(unset)"));
 }
