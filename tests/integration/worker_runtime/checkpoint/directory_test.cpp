@@ -1,7 +1,9 @@
 // What is in the directory of checkpoints after saves: which ones stay, which is the newest, what is cleaned up.
 #include "worker_runtime/checkpoint/checkpoint_directory.hpp"
 
+#include <atomic>
 #include <set>
+#include <thread>
 
 #include "rendezvous/base/error.hpp"
 #include "tests/catch.hpp"
@@ -99,6 +101,23 @@ TEST_CASE("a step that is saved again replaces the older one") {
   const auto pieces = cut_state(Cut::replicated, 0, 1);
   load_checkpoint(*choose_job(directory.path(), 1).path, pieces);
   CHECK_NOTHROW(expect_filled(pieces, 9));
+}
+
+TEST_CASE("while a step is saved again and again, a checkpoint of it is there at every moment") {
+  const tests::TempDirectory directory;
+  CheckpointWriter writer({.directory = directory.path(), .asynchronous = false});
+  const auto pieces = cut_state(Cut::rows, 0, 1);
+  writer.save({.step = 7}, pieces);
+  std::atomic<bool> over = false;
+  std::int64_t absent = 0;
+  std::thread watcher([&] {
+    while (!over) absent += fs::exists(directory.path() / "step_00000007") ? 0 : 1;
+  });
+  for (int round = 0; round < 30; ++round) writer.save({.step = 7}, pieces);
+  over = true;
+  watcher.join();
+  CHECK(absent == 0);
+  for (const auto& outcome : writer.poll()) CHECK(outcome.error.empty());
 }
 
 TEST_CASE("where names cannot be exchanged, a crash between the two renames loses nothing") {
