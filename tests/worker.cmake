@@ -12,8 +12,11 @@ dtrun_test(test_parallel unit
 dtrun_test(test_worker unit
   SOURCES unit/worker_runtime/worker/command_line_test.cpp unit/worker_runtime/worker/environment_test.cpp
     unit/worker_runtime/worker/records_test.cpp unit/worker_runtime/worker/memory_need_test.cpp
-    unit/worker_runtime/worker/model_directory_test.cpp
+    unit/worker_runtime/worker/model_directory_test.cpp unit/worker_runtime/worker/memory_snapshot_test.cpp
   DEPS worker_runtime/worker)
+dtrun_test(test_resume integration
+  SOURCES integration/worker_runtime/worker/resume_test.cpp
+  DEPS worker_runtime/worker TIMEOUT 120)
 dtrun_test(test_ddp integration
   SOURCES integration/worker_runtime/parallel/ddp_test.cpp integration/worker_runtime/parallel/fsdp_test.cpp integration/worker_runtime/parallel/needs_test.cpp
   DEPS worker_runtime/worker TIMEOUT 120)

@@ -84,7 +84,6 @@ bool is_train_option(const std::string& key) {
         word.substr(word.find_first_not_of('-') == std::string::npos ? word.size() : word.find_first_not_of('-'));
     std::ranges::replace(key, '_', '-');
     key = key.substr(0, key.find('='));
-    if (is_future_key(key)) throw UsageError("worker", "--" + key + " is not supported yet");
     if (is_train_option(key)) {
       throw UsageError("worker",
                        "--" + key + " is an option of train and belongs after it: worker train --" + key + " ...");

@@ -29,6 +29,8 @@ WorkerEnvironment WorkerEnvironment::read(bool standalone) {
   result.flight_record = env::get(environment::kFlightRecord);
   result.log_directory = env::get(environment::kLogDirectory);
   result.run_id = env::get(environment::kRunId).value_or("");
+  result.snapshot_memory = env::get(environment::kSnapshotFd);
+  result.job = fmt::format("{} {}", result.run_id, env::get(environment::kJob).value_or(""));
   if (standalone) {
     const auto world = env::get_int(environment::kWorldSize, 1, kMostRanks).value_or(1);
     if (world != 1) {

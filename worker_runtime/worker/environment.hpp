@@ -21,6 +21,8 @@ struct WorkerEnvironment {
   std::optional<std::string> error_file;
   std::optional<std::string> progress_file;
   std::optional<std::string> flight_record;
+  std::optional<std::string> snapshot_memory;  // descriptor, for take_snapshot_memory()
+  std::string job;                             // tells a restart from another run; empty: nobody says
 
   // `standalone`: a world of one, whatever the launcher says about the place. Throws UsageError that names what is
   // missing or wrong and how to start the program.

@@ -30,14 +30,21 @@ struct PlaceRecord {
   std::int32_t reserved;
 };
 
+std::shared_ptr<rendezvous::TcpStore> open_line(const WorkerEnvironment& place, std::chrono::milliseconds timeout) {
+  return std::make_shared<rendezvous::TcpStore>(rendezvous::TcpStoreOptions{
+      .host = place.master_addr, .port = place.master_port, .timeout = timeout, .world_size = std::nullopt});
+}
+
+// A launcher may keep its store over restarts; keys of an earlier attempt must not be seen.
+std::string prefix_of_attempt(const WorkerEnvironment& place) {
+  return fmt::format("dtrun-worker/attempt_{}", place.restart_count);
+}
+
 std::unique_ptr<ProcessGroup> connect(const WorkerEnvironment& place, const SessionOptions& options,
                                       const GroupOptions& group_options) {
   if (place.world_size == 1) return create_single_group(group_options);
-  const auto tcp = std::make_shared<rendezvous::TcpStore>(rendezvous::TcpStoreOptions{
-      .host = place.master_addr, .port = place.master_port, .timeout = options.timeout, .world_size = std::nullopt});
-  // A launcher may keep its store over restarts; keys of an earlier attempt must not be seen.
-  const auto store =
-      std::make_shared<rendezvous::PrefixStore>(fmt::format("dtrun-worker/attempt_{}", place.restart_count), tcp);
+  const auto tcp = open_line(place, options.timeout);
+  const auto store = std::make_shared<rendezvous::PrefixStore>(prefix_of_attempt(place), tcp);
   GroupOptions reachable = group_options;
   reachable.several_hosts = place.local_world_size != place.world_size;
   reachable.local_address = tcp->local_address();
@@ -48,6 +55,7 @@ std::unique_ptr<ProcessGroup> connect(const WorkerEnvironment& place, const Sess
 
 Session::Session(WorkerEnvironment environment, const SessionOptions& options, std::unique_ptr<Device> device)
     : environment_(std::move(environment)),
+      timeout_(options.timeout),
       threads_(ops::default_num_threads(environment_.local_world_size)),
       flight_(environment_.flight_record, environment_.rank),
       device_(std::move(device)) {
@@ -59,6 +67,12 @@ Session::Session(WorkerEnvironment environment, const SessionOptions& options, s
   group_options.flight = &flight_;
   group_options.comm_thread = options.comm_thread;
   group_ = connect(environment_, options, group_options);
+}
+
+std::shared_ptr<rendezvous::Store> Session::open_store(std::string_view purpose) const {
+  if (environment_.world_size == 1) return nullptr;
+  return std::make_shared<rendezvous::PrefixStore>(fmt::format("{}/{}", prefix_of_attempt(environment_), purpose),
+                                                   open_line(environment_, timeout_));
 }
 
 std::vector<RankPlace> Session::places() {

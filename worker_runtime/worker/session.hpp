@@ -15,6 +15,10 @@
 #include "worker_runtime/device/device.hpp"
 #include "worker_runtime/worker/environment.hpp"
 
+namespace dtrun::rendezvous {
+class Store;
+}  // namespace dtrun::rendezvous
+
 namespace dtrun::runtime {
 
 struct SessionOptions {
@@ -45,6 +49,9 @@ class Session {
   MemoryAccount& account() noexcept { return account_; }
   Device* device() noexcept { return device_.get(); }
   int threads() const noexcept { return threads_; }
+  // A line of its own to the launcher's store, for a thread that waits there, with keys of its own in this attempt.
+  // Null with one rank. Throws RendezvousError, TimeoutError.
+  std::shared_ptr<rendezvous::Store> open_store(std::string_view purpose) const;
   // Collective: every rank's place, in rank order.
   std::vector<RankPlace> places();
   // Collective; rank 0 prints the map to stdout.
@@ -52,6 +59,7 @@ class Session {
 
  private:
   WorkerEnvironment environment_;
+  std::chrono::milliseconds timeout_;
   int threads_;
   MemoryAccount account_;
   FlightRecorder flight_;

@@ -13,6 +13,7 @@
 #include "rendezvous/contract/progress_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/parallel/sharding_text.hpp"
+#include "worker_runtime/worker/checkpoints.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/progress.hpp"
@@ -50,7 +51,8 @@ void print_plan(const Trainer& trainer, const TrainConfig& config, bool own_mode
 }
 
 nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, const TrainConfig& config,
-                                   const TrainOutcome& outcome, const std::string& hash) {
+                                   const TrainOutcome& outcome, const std::string& hash,
+                                   const std::string& checkpoint) {
   nlohmann::ordered_json report;
   report["world_size"] = session.environment().world_size;
   report["restart_count"] = session.environment().restart_count;
@@ -58,12 +60,14 @@ nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, con
   report["device_name"] = device_text(session.device());
   report["parameters"] = trainer.parameter_count();
   report["steps"] = outcome.steps;
+  report["first_step"] = outcome.first_step;
   report["stopped"] = outcome.stopped;
   report["seconds"] = outcome.seconds;
   report["tokens_per_second"] = outcome.tokens_per_second;
   report["loss_first"] = outcome.loss_first;
   report["loss_last"] = outcome.loss_last;
   report["params_xxh64"] = hash;
+  if (!checkpoint.empty()) report["checkpoint"] = checkpoint;
   report["bytes_sent_per_step"] = trainer.prediction().step_bytes;  // equal to what was counted, or the run had failed
   report["peak_bytes_of_last_step"] = to_json(outcome.peak_bytes);
   if (trainer.needs()) {
@@ -103,9 +107,10 @@ class Outputs {
 };
 
 void finish(Session& session, Trainer& trainer, const TrainConfig& config, const TrainOutcome& outcome,
-            const std::string& save) {
+            const std::string& save, Checkpoints& checkpoints) {
   const auto hash = hash_text(trainer.parameter_hash());
   trainer.require_finite_parameters();  // after the hash: equal parameters, so every rank says the same
+  const auto checkpoint = checkpoints.finish();
   Outputs outputs;
   if (!session.is_first()) {
     if (!save.empty()) trainer.save(save);
@@ -113,12 +118,20 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
   }
   outputs.write("model", save, [&] { trainer.save(save); });
   outputs.write("report", config.report, [&] {
-    const auto problem = write_file_whole(config.report, text_of(make_report(session, trainer, config, outcome, hash)));
+    const auto problem =
+        write_file_whole(config.report, text_of(make_report(session, trainer, config, outcome, hash, checkpoint)));
     if (!problem.empty()) throw Error("train", "--report " + problem);
   });
-  if (outcome.stopped) fmt::print("stopped before the last step, as asked\n");
-  fmt::print("{} steps, {:.0f} tokens/s, loss {:.4f} -> {:.4f}, params xxh64={}\n", outcome.steps,
-             outcome.tokens_per_second, outcome.loss_first, outcome.loss_last, hash);
+  if (outcome.stopped) {
+    fmt::print("stopped before the last step, as asked: {} of {} done{}\n", outcome.steps, config.steps,
+               checkpoint.empty() ? "" : ", the next run goes on from there");
+  }
+  if (outcome.steps == outcome.first_step) {
+    fmt::print("nothing to do: {} of {} steps were done before, params xxh64={}\n", outcome.steps, config.steps, hash);
+  } else {
+    fmt::print("{} steps, {:.0f} tokens/s, loss {:.4f} -> {:.4f}, params xxh64={}\n", outcome.steps,
+               outcome.tokens_per_second, outcome.loss_first, outcome.loss_last, hash);
+  }
   std::fflush(stdout);
   outputs.throw_first();
 }
@@ -136,6 +149,8 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
     fmt::print("{}", sharding_text(trainer.model(), trainer.program()));
     std::fflush(stdout);
   }
+  Checkpoints checkpoints(session, trainer, config);
+  checkpoints.resume();
   Progress progress(config.steps, config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   ProgressWriter told(session.environment().progress_file);
   const StopSignals signals;
@@ -150,13 +165,14 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
     told.finished_steps(record.step + 1);
     step_log.write(record, device);
     progress.show({record.step + 1, record.result.loss, record.result.grad_norm, record.lr, record.tokens_per_second});
+    checkpoints.after_step();
   };
   const auto outcome = trainer.run(want_stop, on_step);
   progress.finish();
   if (step_log.lost_lines() > 0) {
     log::warning("worker", "step log \"{}\": {} lines are missing", step_log.path().string(), step_log.lost_lines());
   }
-  finish(session, trainer, config, outcome, save);
+  finish(session, trainer, config, outcome, save, checkpoints);
 }
 
 }  // namespace
@@ -165,7 +181,10 @@ void run_train(const WorkerEnvironment& environment, const TrainConfig& config, 
                const ModelFactory& own) {
   auto device = choose_device({config.device, config.backend}, environment);
   check_inputs(config, environment.world_size, environment.local_world_size, own, device != nullptr);
-  if (environment.rank == 0) check_outputs(config);  // the only one that writes them, perhaps on a host of its own
+  if (environment.rank == 0) {  // the only one that writes them, perhaps on a host of its own
+    check_outputs(config);
+    check_checkpoint_directory(config);
+  }
   with_session(environment, session_options(config), std::move(device),
                [&](Session& session) { train(session, config, default_run, own); });
 }

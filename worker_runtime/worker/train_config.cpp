@@ -61,6 +61,11 @@ const Entry kEntries[] = {
     {"backend", &TrainConfig::backend, kBackendHelp},
     {"comm-thread", &TrainConfig::comm_thread, "run collectives beside the computation, on a thread of their own"},
     {"timeout", &TrainConfig::timeout, "seconds to wait for a peer before giving up"},
+    {"checkpoint-dir", &TrainConfig::checkpoint_dir, "where checkpoints are saved and looked for: one directory for all ranks and hosts"},
+    {"checkpoint-every", &TrainConfig::checkpoint_every, "steps between checkpoints; 0: only after the last step, and when the run is stopped"},
+    {"keep", &TrainConfig::keep, "newest checkpoints that stay; 0: all"},
+    {"resume", &TrainConfig::resume, "auto: from the newest whole checkpoint of --checkpoint-dir, none, or the path of one; after a restart always from the run's own newest state"},
+    {"snapshot-every", &TrainConfig::snapshot_every, "steps between states kept in memory, from which a restart goes on; 0: none (default: 1 on a CPU, when the launcher may restart)"},
     {"save", &TrainConfig::save, "write the final parameters to this safetensors file"},
     {"report", &TrainConfig::report, "write a JSON report to this file"},
     {"log-dir", &TrainConfig::log_dir, "directory of <rank>/steps.jsonl (default: beside the launcher's logs, else a temporary directory)"},
@@ -68,8 +73,6 @@ const Entry kEntries[] = {
     {"log-every", &TrainConfig::log_every, "steps between progress lines; 0: about twenty lines in all"},
 };
 // clang-format on
-
-const char* const kFutureKeys[] = {"checkpoint-dir", "checkpoint-every", "keep", "resume"};
 
 std::string normalized(std::string_view key) {
   std::string result(key);
@@ -79,7 +82,6 @@ std::string normalized(std::string_view key) {
 
 const Entry& find_entry(std::string_view key, std::string_view source) {
   const auto name = normalized(key);
-  if (is_future_key(name)) throw UsageError("train", fmt::format("{}: \"{}\" is not supported yet", source, name));
   std::vector<std::string> known;
   for (const auto& entry : kEntries) {
     if (name == entry.key) return entry;
@@ -203,8 +205,6 @@ ConfigField describe(const Entry& entry) {
 }
 
 }  // namespace
-
-bool is_future_key(std::string_view key) { return std::ranges::find(kFutureKeys, key) != std::end(kFutureKeys); }
 
 const std::vector<ConfigField>& config_fields() {
   static const auto fields = [] {

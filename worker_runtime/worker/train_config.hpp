@@ -53,6 +53,12 @@ struct TrainConfig {
   std::string backend = "auto";
   bool comm_thread = false;
   double timeout = 300;  // seconds, of every wait for a peer
+  // to go on later
+  std::string checkpoint_dir;
+  std::int64_t checkpoint_every = 100;  // steps; 0: only after the last one
+  std::int64_t keep = 3;                // 0: all
+  std::string resume = "auto";          // or none, or a checkpoint
+  std::int64_t snapshot_every = -1;     // steps between states in memory, for restarts; -1: 1 on a CPU, else 0
   // output
   std::string save;    // safetensors of the final parameters
   std::string report;  // JSON
@@ -97,8 +103,6 @@ void apply_json(TrainConfig& config, const nlohmann::json& object, std::string_v
 void apply_config_file(TrainConfig& config, const std::string& path);
 nlohmann::json to_json(const TrainConfig& config);
 
-// Keys of later versions: known, refused with "not yet".
-bool is_future_key(std::string_view key);
 // " (did you mean \"seq-len\"?)", or nothing when no candidate is near.
 std::string suggestion(std::string_view word, const std::vector<std::string>& candidates);
 

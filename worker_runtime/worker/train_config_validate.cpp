@@ -91,6 +91,10 @@ void TrainConfig::validate() const {
   expect_range("warmup-steps", warmup_steps, 0, steps);
   expect_range("seed", seed, 0, std::numeric_limits<std::int64_t>::max());
   expect_range("log-every", log_every, 0, kMany);
+  expect_range("checkpoint-every", checkpoint_every, 0, kMany);
+  expect_range("keep", keep, 0, 1'000'000);
+  expect_range("snapshot-every", snapshot_every, -1, kMany);
+  expect(!resume.empty(), "resume", resume, "auto, none, or the path of a checkpoint");
   expect(lr >= 0, "lr", fmt::format("{}", lr), "0 or more");
   expect(weight_decay >= 0, "weight-decay", fmt::format("{}", weight_decay), "0 or more");
   expect(clip_norm >= 0, "clip-norm", fmt::format("{}", clip_norm), "0 or more");

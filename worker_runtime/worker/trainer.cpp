@@ -150,12 +150,11 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
       vocab_size_(choose_vocab_size(config, dataset_)),
       model_(make_model(config, vocab_size_, own)),
       axes_(parse_parallel(config.parallel, group.size())),
-      batches_(dataset_, {config.batch_size, axes_.data_ranks(), config.micro_batches, vocab_size_,
-                          static_cast<std::uint64_t>(config.seed), true}),
       batch_arena_(MemoryTag::work, account, device),
       optimizer_arena_(MemoryTag::optimizer, account, device),
       schedule_{config.lr, config.lr / 10, config.warmup_steps, config.steps} {
   schedule_.validate();
+  batches_.emplace(dataset_, batch_plan());
   cut_over_tp(model_, axes_, group.rank());
   const auto parallel = parallel_config_on(device != nullptr, config, group.size());
   auto program = checked_program(model_, parallel, batch_shape(config), group.rank());
@@ -212,6 +211,15 @@ void Trainer::load_initial_values() {
   executor_->run_setup();
 }
 
+BatchPlan Trainer::batch_plan() const {
+  return {config_.batch_size,
+          axes_.data_ranks(),
+          config_.micro_batches,
+          vocab_size_,
+          static_cast<std::uint64_t>(config_.seed),
+          true};
+}
+
 std::int64_t Trainer::tokens_per_step() const {
   return config_.batch_size * config_.micro_batches * config_.seq_len * axes_.data_ranks();
 }
@@ -223,8 +231,8 @@ std::uint64_t Trainer::read_batches(std::int64_t step) {
     const bool on_device = tokens.device() != nullptr;
     const auto here = on_device ? Tensor::on_host(tokens.shape(), DType::i32) : tokens;
     const auto targets_here = on_device ? Tensor::on_host(targets.shape(), DType::i32) : targets;
-    hash = batches_.read(step, batches_.plan().stream(axes_.data_rank(group_.rank()), m), here.span<std::int32_t>(),
-                         targets_here.span<std::int32_t>(), hash);
+    hash = batches_->read(step, batches_->plan().stream(axes_.data_rank(group_.rank()), m), here.span<std::int32_t>(),
+                          targets_here.span<std::int32_t>(), hash);
     if (!on_device) continue;
     tokens.copy_from(here);
     targets.copy_from(targets_here);
@@ -314,19 +322,46 @@ StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
 TrainOutcome Trainer::run(const std::function<bool()>& want_stop,
                           const std::function<void(const StepRecord&)>& on_step) {
   TrainOutcome outcome;
+  outcome.steps = outcome.first_step = next_step_;
   const auto start = Clock::now();
-  for (std::int64_t step = 0; step < config_.steps && !outcome.stopped; ++step) {
-    const auto record = run_step(step, want_stop());
-    if (step == 0) outcome.loss_first = record.result.loss;
+  while (next_step_ < config_.steps && !outcome.stopped) {
+    const auto record = run_step(next_step_, want_stop());
+    if (next_step_ == 0) loss_first_ = record.result.loss;
     outcome.loss_last = record.result.loss;
-    outcome.steps = step + 1;
+    outcome.steps = ++next_step_;
     outcome.peak_bytes = record.peak_bytes;
     outcome.stopped = record.result.stop && outcome.steps < config_.steps;
     on_step(record);
   }
+  outcome.loss_first = loss_first_;
   outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  outcome.tokens_per_second = static_cast<double>(outcome.steps * tokens_per_step()) / outcome.seconds;
+  const auto tokens = (outcome.steps - outcome.first_step) * tokens_per_step();
+  outcome.tokens_per_second = tokens == 0 ? 0 : static_cast<double>(tokens) / outcome.seconds;
   return outcome;
+}
+
+std::vector<StatePiece> Trainer::state() const { return state_pieces(model_, executor_->program(), *optimizer_); }
+
+CheckpointMeta Trainer::state_meta(const std::string& job) const {
+  RunState state;
+  state.optimizer_steps = optimizer_->steps();
+  state.data = batches_->position_after(next_step_ - 1);
+  state.loss_first = loss_first_;
+  state.job = job;
+  state.config = to_json(config_).dump();
+  return {next_step_, state.to_text()};
+}
+
+void Trainer::restore(const CheckpointMeta& meta, const std::string& source,
+                      const std::function<void(std::span<const StatePiece>)>& load) {
+  const auto state = RunState::parse(meta.run, source);
+  if (meta.step < 0) throw Error("train", fmt::format("{}: step {}", source, meta.step));
+  batches_.emplace(dataset_, batch_plan(), state.data, meta.step);
+  load(this->state());
+  executor_->run_setup();
+  optimizer_->set_steps(state.optimizer_steps);
+  next_step_ = meta.step;
+  loss_first_ = state.loss_first;
 }
 
 std::uint64_t Trainer::parameter_hash() {

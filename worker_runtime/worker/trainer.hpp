@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "worker_runtime/checkpoint/checkpoint_meta.hpp"
 #include "worker_runtime/checkpoint/safetensors.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 #include "worker_runtime/core/memory_account.hpp"
@@ -18,12 +20,14 @@
 #include "worker_runtime/parallel/executor.hpp"
 #include "worker_runtime/worker/step_log.hpp"
 #include "worker_runtime/worker/train_config.hpp"
+#include "worker_runtime/worker/training_state.hpp"
 
 namespace dtrun::runtime {
 
 struct TrainOutcome {
-  std::int64_t steps = 0;
-  double loss_first = 0;
+  std::int64_t steps = 0;       // finished, those of runs before included
+  std::int64_t first_step = 0;  // of this run
+  double loss_first = 0;        // of the run's first step, maybe in a run before
   double loss_last = 0;
   double seconds = 0;  // of the steps, without set-up
   double tokens_per_second = 0;
@@ -59,6 +63,18 @@ class Trainer {
   // more, and when other bytes were sent or held than predicted (held: when the group charges this account too).
   TrainOutcome run(const std::function<bool()>& want_stop, const std::function<void(const StepRecord&)>& on_step);
 
+  // --- to go on later ---
+  std::int64_t finished_steps() const noexcept { return next_step_; }
+  // Of this rank, as handles, the same ones for the trainer's whole life.
+  std::vector<StatePiece> state() const;
+  // The rest, which every rank knows; `job` as RunState has it.
+  CheckpointMeta state_meta(const std::string& job) const;
+  // Collective, before run(): `load` fills the pieces it is given, `meta` is what state_meta() said then; the ranks may
+  // be others and more or fewer. Throws Error for what cannot be, UsageError for other data; `source` is what messages
+  // call the state.
+  void restore(const CheckpointMeta& meta, const std::string& source,
+               const std::function<void(std::span<const StatePiece>)>& load);
+
   // Collective. The hash over all parameters; throws Error when a rank holds other parameters.
   std::uint64_t parameter_hash();
   // Collective. Throws Error naming the first parameter that is not finite: the last step is seen by no loss.
@@ -81,6 +97,7 @@ class Trainer {
   void require_same_data();
   void require_finite(const StepRecord& record) const;
   void require_predicted(const StepRecord& record) const;
+  BatchPlan batch_plan() const;
   std::uint64_t read_batches(std::int64_t step);
   StepRecord run_step(std::int64_t step, bool want_stop);
 
@@ -91,12 +108,14 @@ class Trainer {
   std::int64_t vocab_size_;
   Model model_;
   MeshAxes axes_;
-  BatchStream batches_;
+  std::optional<BatchStream> batches_;
   Arena batch_arena_, optimizer_arena_;
   std::vector<Batch> batch_tensors_;
   std::optional<StepExecutor> executor_;
   std::unique_ptr<Optimizer> optimizer_;
   CosineSchedule schedule_;
+  std::int64_t next_step_ = 0;
+  double loss_first_ = 0;
   Prediction prediction_;
   std::optional<DryRun> dry_run_;
 };

@@ -1,0 +1,60 @@
+// Checkpoints: what a run leaves for a later one, and where this one goes on: from memory, from the disk, or not.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "worker_runtime/checkpoint/checkpoint_writer.hpp"
+#include "worker_runtime/worker/memory_snapshot.hpp"
+#include "worker_runtime/worker/session.hpp"
+#include "worker_runtime/worker/trainer.hpp"
+
+namespace dtrun::runtime {
+
+// That --checkpoint-dir can be used. Throws UsageError. For one rank, before training.
+void check_checkpoint_directory(const TrainConfig& config);
+
+// One per rank, beside its trainer and session, which outlive it. One thread. A save that fails is a warning of rank 0
+// and the run goes on, but the last one: its failure is thrown. Lines about progress are rank 0's, on stdout.
+class Checkpoints {
+ public:
+  Checkpoints(Session& session, Trainer& trainer, const TrainConfig& config);
+
+  // Collective. As --resume says; a restart goes on from the newest of its own states, in memory or on the disk. Throws
+  // UsageError, Error.
+  void resume();
+  // Of every finished step, on every rank.
+  void after_step();
+  // Collective, after the last step: saves it, unless that was done. Throws Error when it could not be saved. Where the
+  // newest checkpoint is; empty when there is none.
+  std::string finish();
+
+ private:
+  struct Newest {  // of the disk, when it is of interest
+    std::optional<std::filesystem::path> path;
+    CheckpointMeta meta;
+    int world = 0;
+  };
+  std::optional<std::int64_t> step_in_memory();
+  Newest look_at_disk();
+  bool is_of_this_job(const CheckpointMeta& meta);
+  void keep_in_memory();
+  void save();
+  void tell(const std::vector<SaveOutcome>& outcomes);
+
+  Session& session_;
+  Trainer& trainer_;
+  const TrainConfig& config_;
+  std::string job_;
+  std::vector<StatePiece> state_;
+  std::optional<MemorySnapshot> memory_;
+  std::optional<CheckpointWriter> writer_;
+  std::int64_t saved_ = -1;  // step of the last save() or of what was resumed
+  std::string newest_;
+  std::string last_error_;
+};
+
+}  // namespace dtrun::runtime
