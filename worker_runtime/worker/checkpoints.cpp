@@ -75,8 +75,8 @@ Checkpoints::Newest Checkpoints::look_at_disk() {
 
 // Rank 0 knows; ranks of other hosts have other launchers.
 bool Checkpoints::is_of_this_job(const CheckpointMeta& meta) {
-  const bool same = !job_.empty() && RunState::parse(meta.run, "checkpoint").job == job_;
-  return gather_values(session_.group(), same)[0];
+  const int same = !job_.empty() && RunState::parse(meta.run, "checkpoint").job == job_ ? 1 : 0;
+  return gather_values(session_.group(), same)[0] == 1;
 }
 
 std::optional<std::int64_t> Checkpoints::step_in_memory() {

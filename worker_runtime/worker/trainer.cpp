@@ -7,6 +7,7 @@
 #include <cmath>
 #include <exception>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "rendezvous/base/error.hpp"

@@ -125,6 +125,6 @@ TEST_CASE("a text that is too long and memory that is not there are errors") {
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const UniqueFd other_end(ends[1]);
-  MemorySnapshot nowhere(UniqueFd(ends[0]), State(0).pieces, 0, 1);
+  MemorySnapshot nowhere(UniqueFd{ends[0]}, State(0).pieces, 0, 1);
   CHECK_THROWS(nowhere.write(1, "run", State(1).pieces));
 }
