@@ -26,6 +26,11 @@ dtrun_test(test_tp integration
 dtrun_test(test_pipeline integration
   SOURCES integration/worker_runtime/parallel/pipeline_test.cpp
   DEPS worker_runtime/worker TIMEOUT 180)
+dtrun_test(test_resume_scenario scenario
+  SOURCES scenario/worker_resume_test.cpp
+  LINK dtrun_test_job TIMEOUT 180)
+target_compile_definitions(test_resume_scenario PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
+add_dependencies(test_resume_scenario dtrun dtrun-worker)
 dtrun_test(test_worker_scenario scenario
   SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp scenario/worker_layouts_test.cpp
     scenario/own_model_test.cpp
