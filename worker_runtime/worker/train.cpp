@@ -150,9 +150,10 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
     std::fflush(stdout);
   }
   Checkpoints checkpoints(session, trainer, config);
-  checkpoints.resume();
   Progress progress(config.steps, config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   ProgressWriter told(session.environment().progress_file);
+  checkpoints.resume();
+  if (trainer.finished_steps() > 0) told.finished_steps(trainer.finished_steps());
   const StopSignals signals;
   const auto start = Clock::now();
   const auto want_stop = [&] {
