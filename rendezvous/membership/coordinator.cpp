@@ -191,10 +191,13 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Stopped& stopped) {
   next_round_when_stopped();
 }
 
-// Its workers may run for a while yet: no new round before it has gone.
+// Its workers may run for a while yet: no new round before it has gone. At the job's end too: it hears of that when it
+// was told to stop itself, and would kill workers that save their state if its connection were closed.
 void Coordinator::hear(std::uint64_t id, Agent& agent, const Leave& leave) {
   const auto why = leave.reason.empty() ? "it left" : leave.reason;
-  const bool may_run = is_member(id) && (phase_ == RoundPhase::running || phase_ == RoundPhase::stopping);
+  const bool ending = phase_ == RoundPhase::ending;
+  const bool may_run =
+      is_member(id) && (phase_ == RoundPhase::running || phase_ == RoundPhase::stopping || (ending && !agent.leaving));
   if (!may_run) {
     close(id);
     return lose(id, why);

@@ -256,6 +256,24 @@ TEST_CASE("leaving is not closing: the others go on when the leaver's workers ar
   CHECK(table.told<Assignment>(1)->world_size == 2);
 }
 
+TEST_CASE("a node that is told to stop while the job ends keeps its connection until its workers are gone",
+          "[membership]") {
+  Table table(rules(2, 2));
+  table.hello(1);
+  table.hello(2);
+  table.ready({1, 2});
+  table.coordinator.step(HostStops{{143, "node1 was stopped by SIGTERM", "node1", -1}}, table.now);
+  REQUIRE(table.coordinator.phase() == RoundPhase::ending);
+  table.forget();
+  table.said(2, Leave{"node2 was stopped by SIGTERM"});
+  CHECK_FALSE(table.closed(2));
+  table.said(1, Leave{"its workers are gone"});
+  table.gone(1);
+  CHECK_FALSE(table.coordinator.over());
+  table.said(2, Leave{"its workers are gone"});
+  CHECK(table.coordinator.over());
+}
+
 TEST_CASE("a node that joins a running job starts a round with it, unless it was told to wait", "[membership]") {
   for (const bool restarts : {true, false}) {
     auto settings = rules(1, 2);
