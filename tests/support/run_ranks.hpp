@@ -21,6 +21,10 @@
 #include "tests/support/files.hpp"
 #include "worker_runtime/comm/process_group.hpp"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
+
 namespace dtrun::test {
 
 using RankFunction = std::function<void(runtime::ProcessGroup&)>;
@@ -59,6 +63,15 @@ inline std::vector<std::string> run_ranks(int n, const RankFunction& function,
   return results;
 }
 
+// What the sanitizer looks for when main returns, which a rank that is a process never does. Reported on stderr.
+inline bool has_leaks() {
+#if defined(__SANITIZE_ADDRESS__)
+  return __lsan_do_recoverable_leak_check() != 0;
+#else
+  return false;
+#endif
+}
+
 // Ranks as processes. Kills what is left when it goes out of scope.
 class RankProcesses {
  public:
@@ -71,8 +84,9 @@ class RankProcesses {
       if (pid < 0) throw std::runtime_error("fork failed");
       if (pid == 0) {
         ::close(ends[0]);
-        const std::string result = run_rank(directory_.path(), rank, n, function, options, backend);
-        ssize_t written = ::write(ends[1], result.data(), result.size());
+        std::string result = run_rank(directory_.path(), rank, n, function, options, backend);
+        if (has_leaks()) result += "(leaks)";
+        const ssize_t written = ::write(ends[1], result.data(), result.size());
         ::_exit(written == static_cast<ssize_t>(result.size()) ? 0 : 1);
       }
       ::close(ends[1]);
@@ -88,8 +102,8 @@ class RankProcesses {
   void kill(int rank, int signal) const { ::kill(pid(rank), signal); }
   const std::filesystem::path& directory() const { return directory_.path(); }
 
-  // What the rank reported until it ended; "(running)" appended when it did not end in time. A killed rank reports
-  // "(killed)".
+  // What the rank reported until it ended; "(running)" appended when it did not end in time, "(exit code 66)" when it
+  // ended as a sanitizer or an assertion ends it. A killed rank reports "(killed)".
   std::string wait(int rank, std::chrono::milliseconds limit = std::chrono::seconds(30)) {
     const auto index = static_cast<std::size_t>(rank);
     const Deadline deadline = Deadline::after(limit);
@@ -105,7 +119,9 @@ class RankProcesses {
     int status = 0;
     ::waitpid(pids_[index], &status, 0);
     pids_[index] = -1;
-    return WIFSIGNALED(status) ? "(killed)" : text;
+    if (WIFSIGNALED(status)) return "(killed)";
+    if (const int code = WEXITSTATUS(status); code != 0) text += "(exit code " + std::to_string(code) + ")";
+    return text;
   }
 
  private:

@@ -206,3 +206,20 @@ TEST_CASE("waiting ranks sleep: no processor time while a peer is away") {
   });
   for (int rank = 0; rank < 3; ++rank) CHECK(processes.wait(rank) == "");
 }
+
+TEST_CASE("a rank that ends as a sanitizer ends it is not taken for one that did well") {
+  test::RankProcesses processes(2, [](ProcessGroup& group) {
+    group.barrier();
+    if (group.rank() == 1) ::_exit(66);
+#if defined(__SANITIZE_ADDRESS__)
+    volatile auto* lost = new int(1);
+    lost = nullptr;
+#endif
+  });
+  CHECK(processes.wait(1) == "(exit code 66)");
+#if defined(__SANITIZE_ADDRESS__)
+  CHECK(processes.wait(0) == "(leaks)");
+#else
+  CHECK(processes.wait(0).empty());
+#endif
+}
