@@ -11,6 +11,7 @@
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/snapshot_memory.hpp"
 #include "launcher/agent/worker_environment.hpp"
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/contract/environment.hpp"
 
 namespace dtrun::launcher {
@@ -75,7 +76,7 @@ std::string omp_threads(const std::vector<std::string>& environment, const std::
   if (given == environment.end()) return "not set: one worker may use every core";
   const auto value = given->substr(prefix.size());
   if (std::any_of(inherited.begin(), inherited.end(), is_it)) return value + ", inherited";
-  return fmt::format("{}: {} allowed cores for {} workers", value, cores, workers);
+  return fmt::format("{}: {} for {}", value, counted(cores, "allowed core"), counted(workers, "worker"));
 }
 
 std::string meeting_of(const LaunchConfig& config, const JobPlan& plan) {

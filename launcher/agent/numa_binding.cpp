@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 
 namespace dtrun::launcher {
@@ -45,7 +46,9 @@ Groups grouped(const std::set<int>& cpus, const std::map<int, int>& key) {
 
 std::set<int> share_of_cores(const Groups& cores, int gpus, int position, int node) {
   const int count = static_cast<int>(cores.size());
-  if (count < gpus) refuse(fmt::format("NUMA node {} has {} cores that may be used, for {} GPUs", node, count, gpus));
+  if (count < gpus)
+    refuse(fmt::format("NUMA node {} has {} that may be used, for {}", node, counted(count, "core"),
+                       counted(gpus, "GPU")));
   const int each = count / gpus, left_over = count % gpus;
   const int first = position * each + std::min(position, left_over);
   std::set<int> cpus;

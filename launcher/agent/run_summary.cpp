@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
 #include "rendezvous/contract/flight_record.hpp"
 #include "rendezvous/contract/progress_file.hpp"
@@ -228,8 +229,8 @@ void conclude(RunReport& report, const AttemptView& attempt, const Ending& endin
   if (failed_here(report, attempt, ending)) {
     fill_in_failures(report, attempt, ending);
     if (const auto others = attempt.memory.unclaimed_oom_kills(); others > 0) {
-      report.notes.push_back(fmt::format("out of memory: meanwhile the kernel killed {} other process{} of this cgroup",
-                                         others, others == 1 ? "" : "es"));
+      report.notes.push_back(fmt::format("out of memory: meanwhile the kernel killed {} of this cgroup",
+                                         counted(others, "other process")));
     }
     report.all_output_in_files = all_output_in_files(attempt.workers, attempt.workers.size());
   } else if (ending.verdict && ending.verdict->exit_code != kExitSuccess && !stopped_here) {

@@ -14,6 +14,7 @@
 #include "launcher/agent/node_address.hpp"
 #include "launcher/agent/worker_group.hpp"
 #include "launcher/process/last_words.hpp"
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
 #include "rendezvous/membership/message_text.hpp"
@@ -193,8 +194,8 @@ void SharedRounds::show(const rendezvous::Waiting& waiting) {
     line = fmt::format("waiting for nodes: {} of {} are here, {} s of {} s", waiting.here, waiting.wanted,
                        waiting.seconds, join_seconds_);
   } else if (waiting.running >= waiting.wanted) {
-    line = fmt::format("this node is a spare: the job has its {} nodes; it takes the place of one that is lost",
-                       waiting.running);
+    line = fmt::format("this node is a spare: the job has its {}; it takes the place of one that is lost",
+                       counted(waiting.running, "node"));
   } else {
     line = fmt::format("the job runs with {} of {} nodes; this one has a place in its next round", waiting.running,
                        waiting.wanted);

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "launcher/config/hostlist.hpp"
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 
 namespace dtrun::launcher {
@@ -49,16 +50,16 @@ class Resolver {
     if (tasks > *nodes) {
       if (!wants_nodes_ && !wants_endpoint_) return;  // then somebody knows what these tasks are
       throw UsageError(
-          "cli", fmt::format("srun started {} tasks on {} nodes (SLURM_STEP_NUM_TASKS), expected one dtrun on each "
+          "cli", fmt::format("srun started {} tasks on {} (SLURM_STEP_NUM_TASKS), expected one dtrun on each "
                              "node: use srun --ntasks-per-node=1 and dtrun --nproc-per-node=N, or --standalone for a "
                              "job of its own in every task",
-                             tasks, *nodes));
+                             tasks, counted(*nodes, "node")));
     }
     const auto hosts = expand_hostlist("SLURM_STEP_NODELIST", environment_("SLURM_STEP_NODELIST").value_or(""));
     if (hosts.size() != *nodes) {
-      throw UsageError("cli", fmt::format("SLURM_STEP_NODELIST names {} nodes, but SLURM_STEP_NUM_NODES is {}: give "
+      throw UsageError("cli", fmt::format("SLURM_STEP_NODELIST names {}, but SLURM_STEP_NUM_NODES is {}: give "
                                           "--nnodes, --node-rank and --rdzv-endpoint",
-                                          hosts.size(), *nodes));
+                                          counted(hosts.size(), "node"), *nodes));
     }
     const auto here = number_in("SLURM_NODEID", UINT32_MAX).value_or(UINT32_MAX);
     const auto name = environment_("SLURMD_NODENAME");

@@ -12,6 +12,7 @@
 #include "launcher/logs/console_text.hpp"
 #include "launcher/process/empty_tree.hpp"
 #include "launcher/process/leftovers.hpp"
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
@@ -86,17 +87,17 @@ std::vector<Leftover> chosen(const std::vector<Leftover>& found, const std::vect
 // True when nothing is left.
 bool treat_processes(const Orders& orders) {
   const auto [found, elsewhere] = find_leftovers();
-  if (elsewhere > 0) fmt::print("{} processes of jobs run in containers of their own: look there\n", elsewhere);
+  if (elsewhere > 0) fmt::print("{} of jobs in containers of their own: look there\n", counted(elsewhere, "process"));
   const auto victims = orders.end ? chosen(found, orders.pids) : std::vector<Leftover>();
   if (found.empty()) return true;
   if (!orders.end) {
-    fmt::print("{} processes outlived their job:\n", found.size());
+    fmt::print("{} outlived {} job:\n", counted(found.size(), "process"), found.size() == 1 ? "its" : "their");
     print_table(found);
     fmt::print("  dtrun doctor --end ends them, dtrun doctor --end PID... some of them\n");
     return false;
   }
   const auto stubborn = end_leftovers(victims, kGrace);
-  fmt::print("{} of {} processes that outlived their job were ended\n", victims.size() - stubborn.size(), found.size());
+  fmt::print("ended {} of {}\n", victims.size() - stubborn.size(), counted(found.size(), "process"));
   if (!stubborn.empty()) {
     fmt::print("these did not end, not even by SIGKILL:\n");
     print_table(stubborn);

@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "launcher/logs/output_hub_impl.hpp"
+#include "rendezvous/base/counted.hpp"
 
 namespace dtrun::launcher {
 namespace {
@@ -123,8 +124,8 @@ void OutputHub::Impl::tell_error(Console& console) {
 void OutputHub::Impl::tell_skipped(Console& console) {
   const auto lines = console.sink.take_skipped_lines();
   if (lines == 0) return;
-  notice(fmt::format("dtrun: the reader of {} was too slow: {} lines dropped there (log files are complete)",
-                     console.name, lines));
+  notice(fmt::format("dtrun: the reader of {} was too slow: {} dropped there (log files are complete)", console.name,
+                     counted(lines, "line")));
 }
 
 }  // namespace dtrun::launcher

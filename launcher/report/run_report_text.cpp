@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "launcher/logs/console_text.hpp"
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/contract/exit_codes.hpp"
 
 namespace dtrun::launcher {
@@ -129,7 +130,7 @@ Lines detail_lines(const WorkerFailure& failure, std::size_t budget) {
   Lines lines{title};
   const bool cut = all.size() > budget - 1;
   const std::size_t count = cut ? budget - 2 : all.size();
-  if (cut) lines.push_back(fmt::format("    ({} lines before these)", all.size() - count));
+  if (cut) lines.push_back(fmt::format("    ({} before these)", counted(all.size() - count, "line")));
   for (std::size_t i = all.size() - count; i < all.size(); ++i) lines.push_back("    " + shown(all[i]));
   return lines;
 }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/unique_fd.hpp"
 
 namespace dtrun {
@@ -125,7 +126,7 @@ std::string describe(const FlightEntry& entry) {
              : text_of(entry.op) == "send" ? " to "
                                            : " root ") +
             std::to_string(entry.peer);
-  text += " in group " + text_of(entry.group) + " (" + std::to_string(entry.ranks) + " ranks, call " +
+  text += " in group " + text_of(entry.group) + " (" + counted(entry.ranks, "rank") + ", call " +
           std::to_string(entry.sequence) + ")";
   if (const auto action = text_of(entry.action); !action.empty()) text += ", " + action;
   return text;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "rendezvous/base/counted.hpp"
+
 namespace dtrun::rendezvous {
 
 using std::chrono::milliseconds;
@@ -69,7 +71,7 @@ std::string Coordinator::objection(const Hello& hello) const {
     return fmt::format("speaks version {} of the protocol, this job's version is {}", hello.version,
                        kMembershipVersion);
   if (hello.job != rules_.job) return fmt::format("belongs to job \"{}\", this is \"{}\"", hello.job, rules_.job);
-  if (hello.slots < 1) return fmt::format("offers {} workers", hello.slots);
+  if (hello.slots < 1) return "offers " + counted(hello.slots, "worker");
   if (hello.node_rank && (*hello.node_rank < 0 || *hello.node_rank >= rules_.max_nodes))
     return fmt::format("has node rank {}, expected 0 to {}", *hello.node_rank, rules_.max_nodes - 1);
   return {};

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/membership/coordinator.hpp"
 #include "rendezvous/membership/rank_order.hpp"
 
@@ -28,7 +29,7 @@ void Coordinator::form_when_possible() {
     enough_since_.reset();
     if (phase_since_ + rules_.join_timeout > now_) return;
     return finish({75,
-                   fmt::format("only {} of {} nodes came within {} s", here, rules_.min_nodes,
+                   fmt::format("only {} of {} came within {} s", here, counted(rules_.min_nodes, "node"),
                                rules_.join_timeout.count() / 1000),
                    "", -1});
   }
@@ -144,7 +145,7 @@ void Coordinator::tell_spare(std::uint64_t id) {
 std::string Coordinator::what_follows() const {
   const int missing = rules_.min_nodes - static_cast<int>(nodes_here());
   if (missing <= 0) return "a new round follows";
-  return fmt::format("waiting for {} more node{}", missing, missing == 1 ? "" : "s");
+  return "waiting for " + counted(missing, "more node");
 }
 
 }  // namespace dtrun::rendezvous

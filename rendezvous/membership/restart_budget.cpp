@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/counted.hpp"
+
 namespace dtrun::rendezvous {
 
 NoRestart RestartBudget::left() const {
@@ -30,8 +32,9 @@ NoRestart RestartBudget::judge(std::int64_t step, bool out_of_memory) {
 std::string RestartBudget::text(NoRestart why) const {
   switch (why) {
     case NoRestart::no_progress:
-      return best_step < 0 ? fmt::format("{} restarts without progress are used up", without_progress)
-                           : fmt::format("{} restarts got no further than step {}", without_progress, best_step);
+      return best_step < 0
+                 ? fmt::format("the limit is {} without progress", counted(without_progress, "restart"))
+                 : fmt::format("{} got no further than step {}", counted(without_progress, "restart"), best_step);
     case NoRestart::out_of_memory_again:
       return fmt::format("out of memory at step {} again, it needs less memory or a higher limit", memory_step);
     case NoRestart::none:

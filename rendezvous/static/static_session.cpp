@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 
 namespace dtrun::rendezvous {
@@ -83,7 +84,7 @@ StaticPlace StaticSession::meet(std::string_view remark) {
       {own}, [&] { return fmt::format("{} of {} are here", count(), job_.nodes); },
       [&] {
         const auto here = count();
-        return here < job_.nodes ? fmt::format("only {} of {} nodes came", here, job_.nodes)
+        return here < job_.nodes ? fmt::format("only {} of {} came", here, counted(job_.nodes, "node"))
                                  : std::string("node 0 gave this node no ranks");
       });
   return read_place(job_.node, job_.nodes, store_->get(own, kAnswerTime));
@@ -117,7 +118,7 @@ void StaticSession::await_count(std::string_view remark) {
     const auto count = store_->workers_here();
     if (count >= job_.nodes) return;
     if (Clock::now() - begin_ >= job_.join_timeout)
-      too_late(fmt::format("only {} of {} nodes came", count, job_.nodes));
+      too_late(fmt::format("only {} of {} came", count, counted(job_.nodes, "node")));
     show(fmt::format("{} of {} are here{}", count, job_.nodes, remark));
     pause(wait);
   }

@@ -62,7 +62,7 @@ TEST_CASE("guardian and agent killed together: no worker lives on, and the docto
   const auto listed = doctor({});
   INFO(listed.out << listed.error);
   CHECK(listed.status == ExitStatus{.code = 1});
-  CHECK_THAT(listed.out, Catch::Contains("outlived their job") && Catch::Contains("probe_worker"));
+  CHECK_THAT(listed.out, Catch::Contains(" processes outlived their job") && Catch::Contains("probe_worker"));
   for (const pid_t pid : left) CHECK(listed.lists(pid));
   for (const pid_t pid : healthy.processes()) CHECK_FALSE(listed.lists(pid));
   CHECK(job.processes().size() == 9);  // listing ends nobody

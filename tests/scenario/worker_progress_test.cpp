@@ -41,7 +41,7 @@ TEST_CASE("training that starts anew each time makes no progress, and is given u
   REQUIRE(attempts.size() == 2);
   CHECK(attempts[0].at("step").get<int>() > 0);
   CHECK(attempts[1].at("step") == attempts[0].at("step"));
-  CHECK_THAT(job.error(), Contains("no restart: 1 restarts got no further than step"));
+  CHECK_THAT(job.error(), Contains("no restart: 1 restart got no further than step"));
 }
 
 TEST_CASE("a rank that was stopped is named in jobs of several axes, where ranks wait for ranks that wait") {

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 
 namespace dtrun::runtime {
@@ -75,7 +76,9 @@ void check_tensors(const Collective& call, int rank, int n) {
       const Tensor& input = defined(call, call.input, "input");
       const Tensor& output = defined(call, call.output, "output");
       check_parts(call, output, "output", input, "input", 1, -1);
-      if (input.numel() % n != 0) refuse(call, fmt::format("{} elements do not divide by {} ranks", input.numel(), n));
+      if (input.numel() % n != 0)
+        refuse(call,
+               fmt::format("{}, expected a multiple of the {}", counted(input.numel(), "element"), counted(n, "rank")));
       return;
     }
   }

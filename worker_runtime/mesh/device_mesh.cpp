@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 
 namespace dtrun::runtime {
@@ -38,8 +39,8 @@ struct DeviceMesh::State {
 DeviceMesh init_device_mesh(ProcessGroup& world, std::vector<int> extents, std::vector<std::string> names) {
   MeshShape shape(std::move(extents), std::move(names));
   if (shape.size() != world.size()) {
-    throw UsageError("mesh", fmt::format("mesh {} has {} ranks, expected the world size, {}", shape.to_string(),
-                                         shape.size(), world.size()));
+    throw UsageError("mesh", fmt::format("mesh {} has {}, expected the world size, {}", shape.to_string(),
+                                         counted(shape.size(), "rank"), world.size()));
   }
   auto state = std::make_shared<DeviceMesh::State>();
   state->shape = std::move(shape);

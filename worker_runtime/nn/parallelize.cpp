@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/mesh/box.hpp"
 
@@ -91,15 +92,15 @@ TensorCut cut_of(const Parameter& parameter, TensorStyle style, int size) {
   const std::int64_t extent = parameter.shape()[cut.dim] / cut.blocks;
   const auto require = [&](std::int64_t number, std::string_view what) {
     if (number % size == 0) return;
-    throw wrong(
-        fmt::format("{} has {} {}, which cannot be shared equally by tp={}", parameter.name(), number, what, size));
+    throw wrong(fmt::format("{} has {}, which cannot be shared equally by tp={}", parameter.name(),
+                            counted(number, what), size));
   };
-  if (style == TensorStyle::column && role.heads > 0) require(role.heads, "heads");
-  if (style == TensorStyle::column) require(extent, "columns");
-  if (style == TensorStyle::row) require(extent, "rows");
+  if (style == TensorStyle::column && role.heads > 0) require(role.heads, "head");
+  if (style == TensorStyle::column) require(extent, "column");
+  if (style == TensorStyle::row) require(extent, "row");
   if (cut.range(parameter.shape(), size - 1).length == 0) {
-    throw wrong(
-        fmt::format("{} has {} rows, which leaves a rank of tp={} without any", parameter.name(), extent, size));
+    throw wrong(fmt::format("{} has {}, which leaves a rank of tp={} without any", parameter.name(),
+                            counted(extent, "row"), size));
   }
   return cut;
 }

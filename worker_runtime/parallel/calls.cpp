@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/counted.hpp"
 #include "worker_runtime/optim/clip.hpp"
 
 namespace dtrun::runtime {
@@ -152,11 +153,11 @@ std::vector<Call> calls_of(const Program& program, const std::vector<Action>& ac
 }
 
 std::string text_of(const Call& call) {
-  return fmt::format("action {}, {} of {} {} between {} ranks", call.action->id, name_of(call.op), call.numel,
+  return fmt::format("action {}, {} of {} {} between {}", call.action->id, name_of(call.op), call.numel,
                      call.element_bytes == 1   ? "bytes"
                      : call.element_bytes == 2 ? "bf16 elements"
                                                : "f32 elements",
-                     call.ranks);
+                     counted(call.ranks, "rank"));
 }
 
 }  // namespace dtrun::runtime

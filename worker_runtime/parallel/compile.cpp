@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/parallel/compile_shards.hpp"
 #include "worker_runtime/parallel/program.hpp"
@@ -169,8 +170,8 @@ void ParallelConfig::validate() const {
   refuse(zero > 0 && axes.fsdp > 1,
          fmt::format("ZeRO stage {} with the axis fsdp, which splits the optimizer state already", zero));
   refuse(reshard_ways < 0 || (reshard_ways > 0 && axes.fsdp % reshard_ways != 0),
-         fmt::format("resharding to {} ranks after forward, expected a divisor of the {} of axis fsdp", reshard_ways,
-                     axes.fsdp));
+         fmt::format("resharding to {} after forward, expected a divisor of the {} of axis fsdp",
+                     counted(reshard_ways, "rank"), axes.fsdp));
   for (const auto dtype : {param_dtype, reduce_dtype})
     refuse(dtype != DType::f32 && dtype != DType::bf16, fmt::format("type {}, expected f32 or bf16", name_of(dtype)));
   refuse(stores_bf16 && param_dtype != DType::bf16, fmt::format("{} stored as bf16", name_of(param_dtype)));
@@ -184,7 +185,8 @@ void ParallelConfig::validate() const {
   refuse(interleaves && virtual_stages == 1,
          "the schedule interleaved with one stage on each rank, expected at least 2");
   refuse(interleaves && micro_batches % axes.pp != 0,
-         fmt::format("{} micro-batches, the schedule interleaved needs a multiple of pp={}", micro_batches, axes.pp));
+         fmt::format("{}, the schedule interleaved needs a multiple of pp={}", counted(micro_batches, "micro-batch"),
+                     axes.pp));
   at_least_one("bucket size in bytes", bucket_bytes);
   at_least_one("size of the first bucket in bytes", first_bucket_bytes);
 }
@@ -192,7 +194,7 @@ void ParallelConfig::validate() const {
 Program compile(const ModelDescription& model, const ParallelConfig& config, int rank) {
   config.validate();
   if (rank < 0 || rank >= config.axes.world_size()) {
-    throw UsageError("parallel", fmt::format("rank {} of {} ranks", rank, config.axes.world_size()));
+    throw UsageError("parallel", fmt::format("rank {} of {}", rank, counted(config.axes.world_size(), "rank")));
   }
   Program program;
   program.rank = rank;

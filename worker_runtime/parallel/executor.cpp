@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/parallel/calls.hpp"
@@ -53,8 +54,8 @@ BytesSent StepExecutor::run_setup() {
 
 StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) {
   if (input.batches.size() != at(program_.config.micro_batches)) {
-    throw UsageError("parallel", fmt::format("{} batches for {} micro-batches", input.batches.size(),
-                                             program_.config.micro_batches));
+    throw UsageError("parallel", fmt::format("{} for {}", counted(input.batches.size(), "batch"),
+                                             counted(program_.config.micro_batches, "micro-batch")));
   }
   StepResult result;
   flights_.clear();

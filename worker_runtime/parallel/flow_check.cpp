@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
+
 namespace dtrun::runtime {
 namespace {
 
@@ -246,7 +248,8 @@ void FlowCheck::accumulate(const Action& action) {
       problem(action, fmt::format("there is no gradient of {} to add", name));
     }
     if (in_bucket_[at(parameter)] != action.micro_batch) {
-      problem(action, fmt::format("the gradient of {} holds {} micro-batches", name, in_bucket_[at(parameter)]));
+      problem(action,
+              fmt::format("the gradient of {} holds {}", name, counted(in_bucket_[at(parameter)], "micro-batch")));
     }
     if (bucket_of(parameter) != Sum::open) problem(action, fmt::format("the bucket of {} was already reduced", name));
     slot = {};

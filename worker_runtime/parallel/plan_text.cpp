@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/counted.hpp"
 #include "worker_runtime/core/memory_account.hpp"
 #include "worker_runtime/parallel/simulation.hpp"
 
@@ -16,7 +17,7 @@ std::string layout_of(const ParallelConfig& config) {
   if (!config.splits_parameters()) return axes;
   if (!config.reshards_after_forward()) return axes + ", parameters whole from forward to backward";
   if (const int ways = config.ways_after_forward(); ways > 0)
-    return fmt::format("{}, parameters resharded to {} ranks after forward", axes, ways);
+    return fmt::format("{}, parameters resharded to {} after forward", axes, counted(ways, "rank"));
   return axes + ", parameters resharded after forward";
 }
 
@@ -100,20 +101,20 @@ void add_split(const Program& program, std::string& text) {
 
 std::string plan_text(std::span<const Program> programs, int rank, const DryRun& needs) {
   const auto& program = programs[static_cast<std::size_t>(rank)];
-  auto text =
-      fmt::format("{} parameters{} in {} units, {}, {} micro-batch{}\n", all_parameters(programs),
-                  program.config.axes.tp > 1 ? " (of a rank's part over tp)" : "", program.all_stages.back().end,
-                  mode_of(program.config), program.config.micro_batches, program.config.micro_batches == 1 ? "" : "es");
+  auto text = fmt::format("{}{} in {}, {}, {}\n", counted(all_parameters(programs), "parameter"),
+                          program.config.axes.tp > 1 ? " (of a rank's part over tp)" : "",
+                          counted(program.all_stages.back().end, "unit"), mode_of(program.config),
+                          counted(program.config.micro_batches, "micro-batch"));
   add_pipeline(programs, program, text);
   add_memory(needs, text);
   add_sent(needs, text);
   if (program.config.splits_optimizer()) add_split(program, text);
-  text += fmt::format("program of rank {}, {} actions in a step\n", rank, program.step.size());
+  text += fmt::format("program of rank {}, {} in a step\n", rank, counted(program.step.size(), "action"));
   for (const auto& action : program.setup) text += "  set-up, " + program.label(action) + "\n";
   for (const auto& action : program.step) text += "  " + program.label(action) + "\n";
   const auto report = check(programs);
   if (report.ok()) {
-    text += fmt::format("checked: the programs of {} ranks fit together\n", programs.size());
+    text += fmt::format("checked: the programs of {} fit together\n", counted(programs.size(), "rank"));
   } else {
     text += "WRONG\n";
     for (const auto& problem : report.problems) text += "  " + problem + "\n";

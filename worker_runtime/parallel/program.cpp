@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
+
 namespace dtrun::runtime {
 
 std::string_view name_of(ActionKind kind) {
@@ -197,9 +199,9 @@ std::string Program::label(const Action& action) const {
     case ActionKind::loss:
       return fmt::format("LOSS micro-batch {}", action.micro_batch);
     case ActionKind::unshard:
-      return fmt::format("UNSHARD {}{}", unit(), action.ways > 0 ? fmt::format(" from {} ranks", action.ways) : "");
+      return fmt::format("UNSHARD {}{}", unit(), action.ways > 0 ? " from " + counted(action.ways, "rank") : "");
     case ActionKind::reshard:
-      return fmt::format("RESHARD {}{}", unit(), action.ways > 0 ? fmt::format(" to {} ranks", action.ways) : "");
+      return fmt::format("RESHARD {}{}", unit(), action.ways > 0 ? " to " + counted(action.ways, "rank") : "");
     case ActionKind::wait:
       if (action.buffer < 0) return fmt::format("WAIT for the parameters of {}", unit());
       [[fallthrough]];

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
+
 namespace dtrun::runtime {
 namespace {
 
@@ -214,7 +216,7 @@ void ShardFlowCheck::values(const Action& action) {
   auto& [state, kept, gradients_of, complete, sum, summed] = owner(action.unit);
   if (action.kind == ActionKind::unshard) {
     if (state != Values::split) problem(action, "they are whole already, or on the way");
-    if (action.ways != kept) problem(action, fmt::format("RESHARD kept a part for {} ranks", kept));
+    if (action.ways != kept) problem(action, fmt::format("RESHARD kept a part for {}", counted(kept, "rank")));
     state = Values::gathering;
   } else {
     if (state != Values::whole) problem(action, "they are not whole");
@@ -316,7 +318,7 @@ void ShardFlowCheck::accumulate(const Action& action) {
     state.gradients_of = -1;
   }
   if (state.summed != action.micro_batch)
-    problem(action, fmt::format("the gradients hold {} micro-batches", state.summed));
+    problem(action, fmt::format("the gradients hold {}", counted(state.summed, "micro-batch")));
   state.summed = action.micro_batch + 1;
 }
 

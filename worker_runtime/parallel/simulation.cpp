@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
 #include "worker_runtime/parallel/calls.hpp"
 
 namespace dtrun::runtime {
@@ -211,8 +212,8 @@ class Simulation {
     }
     for (const auto& [ends, messages] : pairs_) {
       if (!result_.problems.empty() || static_cast<int>(messages.sent.size()) == messages.receives) continue;
-      result_.problems.push_back(fmt::format("rank {} sends {} messages to rank {}, which receives {}", ends.first,
-                                             messages.sent.size(), ends.second, messages.receives));
+      result_.problems.push_back(fmt::format("rank {} sends {} to rank {}, which receives {}", ends.first,
+                                             counted(messages.sent.size(), "message"), ends.second, messages.receives));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 
 namespace dtrun::runtime {
@@ -71,8 +72,8 @@ std::vector<int> as_told(const ModelDescription& model, const ParallelConfig& co
     return UsageError("parallel", fmt::format("the split \"{}\": {}", fmt::join(config.split, ","), why));
   };
   if (static_cast<int>(config.split.size()) + 1 != config.stages()) {
-    throw wrong(fmt::format("{} stages need the {} units with which all but the first begin", config.stages(),
-                            config.stages() - 1));
+    throw wrong(fmt::format("{} stages need the {} with which all but the first begin", config.stages(),
+                            counted(config.stages() - 1, "unit")));
   }
   std::vector<int> firsts = {0};
   for (const auto& name : config.split) {
@@ -131,9 +132,9 @@ std::vector<Stage> plan_stages(const ModelDescription& model, const ParallelConf
     throw UsageError(
         "parallel",
         fmt::format(
-            "{} stages (pp={}{}) for a model of {} units, expected at most {}", count, config.axes.pp,
+            "{} stages (pp={}{}) for a model of {}, expected at most {}", count, config.axes.pp,
             config.virtual_stages > 1 ? fmt::format(", {} stages on each rank", config.virtual_stages) : std::string(),
-            units, units));
+            counted(units, "unit"), units));
   }
   const auto firsts = config.split.empty() ? balanced(costs_of(model), count) : as_told(model, config);
   std::vector<Stage> stages;

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/device/error.hpp"
@@ -49,11 +50,10 @@ int device_index(const WorkerEnvironment& place, int devices, const std::optiona
   const bool one_each = devices == 1 && list && !list->empty() && list->find(',') == std::string::npos;
   if (one_each) return 0;  // ranks that share it find out when they meet
   if (place.local_world_size > devices || place.local_rank >= devices) {
-    throw UsageError(
-        "worker", fmt::format("{} rank{} on this host (this is local rank {}), {} GPU{} to be seen: expected "
-                              "a GPU for each rank (--nproc-per-node=gpu), or --device cpu",
-                              place.local_world_size, place.local_world_size == 1 ? "" : "s", place.local_rank, devices,
-                              devices == 1 ? "" : "s"));
+    throw UsageError("worker",
+                     fmt::format("{} on this host (this is local rank {}), {} to be seen: expected "
+                                 "a GPU for each rank (--nproc-per-node=gpu), or --device cpu",
+                                 counted(place.local_world_size, "rank"), place.local_rank, counted(devices, "GPU")));
   }
   return place.local_rank;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/counted.hpp"
+
 namespace dtrun::runtime {
 
 Model make_model(const ModelChoice& choice) {
@@ -21,8 +23,9 @@ ModelSizes sizes_of(const ModelChoice& choice) {
 std::string text_of(const ModelChoice& choice) {
   const bool llama = std::holds_alternative<LlamaConfig>(choice);
   const ModelSizes sizes = sizes_of(choice);
-  return fmt::format("{}: {} layers, hidden {}, {} heads{}", llama ? "Llama" : "GPT-2", sizes.layers, sizes.hidden,
-                     sizes.heads, sizes.kv_heads == sizes.heads ? "" : fmt::format(", {} of keys", sizes.kv_heads));
+  return fmt::format("{}: {}, hidden {}, {}{}", llama ? "Llama" : "GPT-2", counted(sizes.layers, "layer"), sizes.hidden,
+                     counted(sizes.heads, "head"),
+                     sizes.kv_heads == sizes.heads ? "" : fmt::format(", {} of keys", sizes.kv_heads));
 }
 
 double activation_floats(const ModelChoice& choice) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/env.hpp"
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/nn/parallelize.hpp"
@@ -61,7 +62,8 @@ MeshAxes parse_parallel(const std::string& text, int world_size) {
                                           text));
   }
   if (product != world_size) {
-    throw UsageError("train", fmt::format("--parallel {} needs {} ranks, this job has {}", text, product, world_size));
+    throw UsageError(
+        "train", fmt::format("--parallel {} needs {}, this job has {}", text, counted(product, "rank"), world_size));
   }
   return axes;
 }

@@ -7,6 +7,7 @@
 #include <new>
 #include <set>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/client/tcp_store.hpp"
 #include "rendezvous/store/prefix_store.hpp"
 #include "worker_runtime/comm/gather_values.hpp"
@@ -96,8 +97,8 @@ void Session::print_map() {
   if (!is_first()) return;
   std::set<std::pair<std::string, int>> hosts;  // names need not differ
   for (const auto& place : all) hosts.emplace(place.host, place.group_rank);
-  fmt::print("{} rank{} on {} host{}, {} thread{} each, {}{}\n", all.size(), all.size() == 1 ? "" : "s", hosts.size(),
-             hosts.size() == 1 ? "" : "s", threads_, threads_ == 1 ? "" : "s",
+  fmt::print("{} on {}, {} each, {}{}\n", counted(all.size(), "rank"), counted(hosts.size(), "host"),
+             counted(threads_, "thread"),
              device_ ? "device " + device_->kind() : fmt::format("CPU kernels {}", ops::name_of(ops::cpu_level())),
              all.size() == 1 ? std::string() : fmt::format(", collectives over {}", group_->backend()));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/log.hpp"
 #include "rendezvous/base/whole_file.hpp"
@@ -37,16 +38,17 @@ void print_plan(const Trainer& trainer, const TrainConfig& config, bool own_mode
   const auto& program = trainer.program();
   const auto& axes = program.config.axes;
   const auto& data = trainer.dataset();
-  fmt::print("{}, {} parameters; {}, {} sequences of {} tokens per {} and micro-batch\n",
-             own_model ? "own model" : text_of(config.model_choice(trainer.vocab_size())), trainer.parameter_count(),
-             axes.to_string() + (program.config.sequence_parallel ? ",sp" : ""), config.batch_size, config.seq_len,
-             axes.tp > 1 ? "data-parallel rank" : "rank");
+  fmt::print("{}, {}; {}, {} of {} per {} and micro-batch\n",
+             own_model ? "own model" : text_of(config.model_choice(trainer.vocab_size())),
+             counted(trainer.parameter_count(), "parameter"),
+             axes.to_string() + (program.config.sequence_parallel ? ",sp" : ""), counted(config.batch_size, "sequence"),
+             counted(config.seq_len, "token"), axes.tp > 1 ? "data-parallel rank" : "rank");
   if (program.config.axes.pp > 1)
     fmt::print("{}; schedule {}\n", program.stages_text(), name_of(program.config.schedule));
   if (const auto weights = initial_weights(config); !weights.empty()) fmt::print("initial weights: {}\n", weights);
-  fmt::print("data: {}, {} tokens, {} sequences, vocabulary {}\n",
-             config.data.empty() ? "the embedded text" : fmt::format("{}", fmt::join(config.data, ", ")), data.tokens(),
-             data.size(), trainer.vocab_size());
+  fmt::print("data: {}, {}, {}, vocabulary {}\n",
+             config.data.empty() ? "the embedded text" : fmt::format("{}", fmt::join(config.data, ", ")),
+             counted(data.tokens(), "token"), counted(data.size(), "sequence"), trainer.vocab_size());
   std::fflush(stdout);
 }
 
@@ -129,7 +131,7 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
   if (outcome.steps == outcome.first_step) {
     fmt::print("nothing to do: {} of {} steps were done before, params xxh64={}\n", outcome.steps, config.steps, hash);
   } else {
-    fmt::print("{} steps, {:.0f} tokens/s, loss {:.4f} -> {:.4f}, params xxh64={}\n", outcome.steps,
+    fmt::print("{}, {:.0f} tokens/s, loss {:.4f} -> {:.4f}, params xxh64={}\n", outcome.steps,
                outcome.tokens_per_second, outcome.loss_first, outcome.loss_last, hash);
   }
   std::fflush(stdout);
@@ -171,7 +173,8 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
   const auto outcome = trainer.run(want_stop, on_step);
   progress.finish();
   if (step_log.lost_lines() > 0) {
-    log::warning("worker", "step log \"{}\": {} lines are missing", step_log.path().string(), step_log.lost_lines());
+    log::warning("worker", "step log \"{}\" lacks {}", step_log.path().string(),
+                 counted(step_log.lost_lines(), "line"));
   }
   finish(session, trainer, config, outcome, save, checkpoints);
 }

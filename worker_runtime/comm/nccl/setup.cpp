@@ -8,6 +8,7 @@
 #include <fstream>
 #include <thread>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/store/store.hpp"
 #include "worker_runtime/comm/nccl/errors.hpp"
@@ -97,7 +98,8 @@ void NcclGroup::connect_by_id(Channel& channel, std::string_view key, Deadline d
         fmt::format("group \"{}\": rank 0 did not come within {} s", name(), seconds(options().timeout)));
     std::memcpy(id.bytes, text.data(), std::min(text.size(), sizeof id.bytes));
   }
-  const std::string what = fmt::format("set-up of communicator \"{}\" ({} ranks)", channel.communicator.name(), size());
+  const std::string what =
+      fmt::format("set-up of communicator \"{}\" ({})", channel.communicator.name(), counted(size(), "rank"));
   if (const Result result = channel.communicator.init(id, size(), rank()); is_error(result))
     domain_->fail(fmt::format("group \"{}\": {} failed: {}", name(), what, channel.communicator.text_of(result)));
   await_ready(channel.communicator, deadline, what);

@@ -142,8 +142,10 @@ TEST_CASE("what is no flight record is not read as one, and texts end inside the
   FlightRecorder recorder(path, 0);
   FlightEntry entry = entry_of(1);
   set_text(entry.group, std::string(100, 'g'));
+  entry.ranks = 1;
   recorder.called(entry);
-  CHECK(describe(*read_flight_record(path)->telling()).find(std::string(23, 'g') + " (") != std::string::npos);
+  CHECK(describe(*read_flight_record(path)->telling()).find(std::string(23, 'g') + " (1 rank, call ") !=
+        std::string::npos);
   std::string bytes = read_file(path);
   for (std::size_t i = kFlightHeader + sizeof(FlightEntry) + 8; i < kFlightHeader + 2 * sizeof(FlightEntry); ++i)
     bytes[i] = 'a';  // no zero anywhere

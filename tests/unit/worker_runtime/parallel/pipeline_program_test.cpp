@@ -98,7 +98,7 @@ TEST_CASE("stages that cannot be are refused with what can be") {
   config.split = {"h.9"};
   refused(config, "there is no unit \"h.9\", expected some of embedding, h.0");
   config.split = {"h.0", "h.1"};
-  refused(config, "2 stages need the 1 units");
+  refused(config, "2 stages need the 1 unit with");
   config.split = {"embedding"};
   refused(config, "leaves the stage before it without units");
   config = staged(1, 2, Schedule::gpipe);
