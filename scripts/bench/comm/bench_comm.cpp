@@ -1,18 +1,25 @@
 // bench_comm [--ranks N] [--backend shm] [--op all_reduce] [--private] [--fresh] [--overhead] [--budget-ms M]
 // [BYTES...]: our side of the comparison. Forks N ranks, which meet in a temporary directory, and prints one line per
-// size: bytes, best and median microseconds of a call, bus GB/s.
+// size: bytes, best and median microseconds of a call, bus GB/s. --overhead: nanoseconds of CPU time that a call costs
+// in a group of one rank, where nobody is waited for, with and without a flight record.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "rendezvous/contract/flight_record.hpp"
 #include "tests/support/directory_store.hpp"
 #include "tests/support/files.hpp"
 #include "worker_runtime/comm/benchmark.hpp"
@@ -75,6 +82,56 @@ void bind(const Arguments& arguments, int rank) {
   ::sched_setaffinity(0, sizeof(core), &core);
 }
 
+double cpu_ns() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
+}
+
+// Best and median of samples of many calls.
+void print_cost(const std::string& what, const std::function<void()>& call) {
+  constexpr int kSamples = 101, kCalls = 20'000;
+  std::vector<double> costs;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    const double start = cpu_ns();
+    for (int i = 0; i < kCalls; ++i) call();
+    costs.push_back((cpu_ns() - start) / kCalls);
+  }
+  std::ranges::sort(costs);
+  fmt::print("{:46} best {:4.0f} ns, median {:4.0f} ns\n", what, costs.front(), costs[kSamples / 2]);
+}
+
+// A group of one rank of two: everything of the backend but the waiting.
+std::unique_ptr<ProcessGroup> alone_in_two(const Arguments& arguments, const std::filesystem::path& directory,
+                                           const GroupOptions& options) {
+  std::unique_ptr<ProcessGroup> result;
+  const auto make = [&](int rank) {
+    const auto two = create_process_group(arguments.backend, std::make_shared<test::DirectoryStore>(directory), rank, 2,
+                                          rank == 0 ? options : GroupOptions{.name = options.name});
+    auto one = two->split(std::vector<int>{rank}, "alone");
+    if (rank == 0) result = std::move(one);
+  };
+  std::thread other(make, 1);
+  make(0);
+  other.join();
+  return result;
+}
+
+void print_overhead(const Arguments& arguments, const std::filesystem::path& directory, FlightRecorder* flight) {
+  const GroupOptions options{.name = flight != nullptr ? "noted" : "bare", .flight = flight};
+  // A group of backend "none" checks, counts and notes its calls, and that is all.
+  const auto none = create_process_group("auto", nullptr, 0, 1, options);
+  const auto group = alone_in_two(arguments, directory, options);
+  for (auto* of : {none.get(), group.get()}) {
+    of->set_action("step 412, REDUCE blocks.11");
+    const Tensor tensor = of->allocate({1}, DType::f32);
+    tensor.zero();
+    const auto what = fmt::format("{}{}", of->backend(), flight != nullptr ? " and flight record" : "");
+    print_cost(what + ": barrier", [&] { of->barrier(); });
+    print_cost(what + ": all-reduce of one element", [&] { of->all_reduce(tensor); });
+  }
+}
+
 int run_rank(const Arguments& arguments, const std::filesystem::path& directory, int rank) {
   try {
     const auto store = std::make_shared<test::DirectoryStore>(directory);
@@ -82,19 +139,6 @@ int run_rank(const Arguments& arguments, const std::filesystem::path& directory,
     const auto group =
         create_process_group(arguments.backend, store, rank, arguments.ranks, {.timeout = std::chrono::seconds(60)});
     bind(arguments, rank);
-    if (arguments.overhead) {
-      // A group of one rank of many: everything but the waiting.
-      const std::vector<int> alone{rank};
-      const auto self = group->split(alone, "alone");
-      for (const CommOp op : {CommOp::barrier, CommOp::all_reduce}) {
-        const auto result = benchmark(*self, {.op = op, .bytes = 4, .budget = arguments.base.budget});
-        if (rank == 0)
-          fmt::print("{}: best {:.0f} ns, median {:.0f} ns\n",
-                     op == CommOp::barrier ? "descriptor, check and record" : "the same with one element reduced",
-                     result.best_us * 1e3, result.median_us * 1e3);
-      }
-      return 0;
-    }
     for (const std::size_t bytes : arguments.sizes) {
       BenchmarkCase which = arguments.base;
       which.bytes = bytes;
@@ -114,6 +158,12 @@ int main(int argc, char* argv[]) {
   try {
     const Arguments arguments = parse(argc, argv);
     const tests::TempDirectory directory;
+    if (arguments.overhead) {
+      FlightRecorder flight(directory.file("flight"), 0);
+      print_overhead(arguments, directory.path(), nullptr);
+      print_overhead(arguments, directory.path(), &flight);
+      return 0;
+    }
     std::vector<pid_t> children;
     for (int rank = 1; rank < arguments.ranks; ++rank) {
       const pid_t pid = ::fork();
