@@ -3,9 +3,7 @@
 #pragma once
 
 #include <chrono>
-#include <filesystem>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,6 +11,7 @@
 
 #include "rendezvous/base/clock.hpp"
 #include "rendezvous/store/hash_store.hpp"
+#include "tests/support/own_threads.hpp"
 #include "worker_runtime/comm/loopback/loopback_group.hpp"
 #include "worker_runtime/comm/nccl/fake/fake_nccl.hpp"
 #include "worker_runtime/comm/process_group.hpp"
@@ -21,11 +20,6 @@
 namespace dtrun::test {
 
 using DeviceRankFunction = std::function<void(runtime::ProcessGroup&, runtime::Device&)>;
-
-inline std::size_t threads_of_this_process() {
-  return static_cast<std::size_t>(
-      std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator()));
-}
 
 struct DeviceRanks {
   runtime::fake::FakeCudaConfig cuda = {};  // the number of devices is that of the ranks, unless `one_device`
