@@ -122,7 +122,7 @@ TEST_CASE("NUMA binding puts each worker near its GPU, and is refused where none
   const auto status = job.wait(10s);
   CAPTURE(job.out(), job.error());
   if (status == ExitStatus{.code = 2}) {
-    CHECK_THAT(job.error(), Catch::Contains("1 cores that may be used, for 2 GPUs"));  // a machine with one core
+    CHECK_THAT(job.error(), Catch::Contains("1 core that may be used, for 2 GPUs"));  // a machine with one core
     return;
   }
   CHECK(status == ExitStatus{});

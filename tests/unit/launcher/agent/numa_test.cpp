@@ -144,7 +144,7 @@ TEST_CASE("only CPUs that dtrun itself may use are given out") {
   CHECK_THAT(refusal(NumaBinding::socket, topology, {1}, 3), Catch::Contains("no CPU of NUMA node 2"));
   CHECK_THAT(refusal(NumaBinding::core_complex, topology, {1}, 3), Catch::Contains("no CPU of NUMA node 2"));
   CHECK_THAT(refusal(NumaBinding::exclusive, topology, {1, 17}, 0),
-             Catch::Contains("1 cores that may be used, for 3 GPUs"));
+             Catch::Contains("1 core that may be used, for 3 GPUs"));
 }
 
 TEST_CASE("binding without GPUs or without NUMA information is refused") {

@@ -164,7 +164,7 @@ TEST_CASE("an error names rank, step and action") {
   Rank again({{.dp = 1}, 1});
   CHECK_THROWS_WITH(again.step(412, {bad}), Contains("rank 0, step 412, FORWARD embedding") && Contains("99"));
   Rank other({{.dp = 1}, 2});
-  CHECK_THROWS_WITH(other.step(0, {other.batch(0)}), Contains("1 batches for 2 micro-batches"));
+  CHECK_THROWS_WITH(other.step(0, {other.batch(0)}), Contains("1 batch for 2 micro-batches"));
 }
 
 TEST_CASE("an executor refuses the program of another rank, world or model") {
