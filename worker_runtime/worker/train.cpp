@@ -131,7 +131,7 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
   if (outcome.steps == outcome.first_step) {
     fmt::print("nothing to do: {} of {} steps were done before, params xxh64={}\n", outcome.steps, config.steps, hash);
   } else {
-    fmt::print("{}, {:.0f} tokens/s, loss {:.4f} -> {:.4f}, params xxh64={}\n", outcome.steps,
+    fmt::print("{}, {:.0f} tokens/s, loss {:.4f} -> {:.4f}, params xxh64={}\n", counted(outcome.steps, "step"),
                outcome.tokens_per_second, outcome.loss_first, outcome.loss_last, hash);
   }
   std::fflush(stdout);
