@@ -12,6 +12,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config git python3 python3-venv        # build
   nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev                # launcher, store, worker
   libopenblas-dev libxxhash-dev libssl-dev libhwloc-dev libgloo-dev       # numerics, hashing, security, topology, CPU collectives over hosts
+  libpcre2-dev                                                            # words of text, for tokenizers
   catch2 clang-format                                                     # tests and style
 )
 # Asio needs Boost 1.81 or newer; Debian 12's default is 1.74.

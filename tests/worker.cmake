@@ -2,7 +2,8 @@
 dtrun_test(test_data unit
   SOURCES unit/worker_runtime/data/distributed_sampler_test.cpp unit/worker_runtime/data/token_dataset_test.cpp
     unit/worker_runtime/data/batch_stream_test.cpp unit/worker_runtime/data/data_position_test.cpp
-  DEPS worker_runtime/data)
+    unit/worker_runtime/data/bpe_test.cpp
+  DEPS worker_runtime/data LINK fmt::fmt-header-only nlohmann_json::nlohmann_json)
 target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 dtrun_test(test_parallel unit
   SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp
@@ -13,12 +14,15 @@ dtrun_test(test_worker unit
   SOURCES unit/worker_runtime/worker/command_line_test.cpp unit/worker_runtime/worker/environment_test.cpp
     unit/worker_runtime/worker/records_test.cpp unit/worker_runtime/worker/memory_need_test.cpp
     unit/worker_runtime/worker/model_directory_test.cpp unit/worker_runtime/worker/memory_snapshot_test.cpp
-  DEPS worker_runtime/worker)
+    unit/worker_runtime/worker/tokenize_test.cpp
+  DEPS worker_runtime/worker LINK nlohmann_json::nlohmann_json)
+target_compile_definitions(test_worker PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 dtrun_test(test_resume integration
   SOURCES integration/worker_runtime/worker/resume_test.cpp
   DEPS worker_runtime/worker TIMEOUT 120)
 dtrun_test(test_ddp integration
   SOURCES integration/worker_runtime/parallel/ddp_test.cpp integration/worker_runtime/parallel/fsdp_test.cpp integration/worker_runtime/parallel/needs_test.cpp
+    integration/worker_runtime/parallel/last_batch_test.cpp
   DEPS worker_runtime/worker TIMEOUT 120)
 dtrun_test(test_tp integration
   SOURCES integration/worker_runtime/parallel/tp_test.cpp integration/worker_runtime/parallel/pp_tp_test.cpp

@@ -27,6 +27,8 @@ struct RunContext {
   // With bf16: their tensors are of that type, as on a device. Otherwise they are f32, and rounded where a tensor of
   // bf16 would be stored: the bits are the same.
   bool stores_bf16 = false;
+  // A mean loss is over all rows of a batch, not over those with a target: a batch may have none.
+  bool loss_over_all_rows = false;
 
   // Of results, gradients of activations and what is kept of them. What is f32 always: a loss, numbers of rows (mean,
   // logarithm of a sum), gradients of parameters.

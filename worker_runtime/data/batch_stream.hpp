@@ -64,6 +64,9 @@ class BatchStream {
   std::vector<std::int64_t> sample_ids(std::int64_t step, std::int64_t stream);
   // How many samples of all streams count in this step: plan().step_samples() but at an epoch's end with pad.
   std::int64_t real_samples(std::int64_t step) const;
+  double real_share(std::int64_t step) const {
+    return static_cast<double>(real_samples(step)) / static_cast<double>(plan_.step_samples());
+  }
   // Where the next step begins: another stream may start there, of any number of streams.
   DataPosition position_after(std::int64_t step) const;
   // The first step, not before the one of the start, that begins when all epochs before this one are taken: a run of

@@ -1,48 +1,19 @@
 #include "worker_runtime/data/token_dataset.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
+#include <cstring>
 
 #include "rendezvous/base/error.hpp"
-#include "rendezvous/base/unique_fd.hpp"
+#include "worker_runtime/data/bpe_tokenizer.hpp"
+#include "worker_runtime/data/mapped_file.hpp"
+#include "worker_runtime/data/token_file.hpp"
 
 namespace dtrun::runtime {
 namespace {
 
-struct Mapping {
-  std::shared_ptr<const void> owner;
-  const std::byte* data = nullptr;
-  std::int64_t bytes = 0;
-};
-
-Mapping map_file(const std::filesystem::path& path) {
-  const auto refuse = [&](std::string_view why) {
-    return UsageError("data", fmt::format("data file \"{}\": {}", path.string(), why));
-  };
-  // O_NONBLOCK: opening a FIFO must not wait for a writer; the type is checked next.
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) throw refuse(std::generic_category().message(errno));
-  struct stat status {};
-  if (::fstat(fd.value(), &status) != 0) throw refuse(std::generic_category().message(errno));
-  if (S_ISDIR(status.st_mode)) throw refuse("is a directory, expected a file");
-  if (!S_ISREG(status.st_mode)) throw refuse("is not a regular file");
-  if (status.st_size == 0) throw refuse("is empty");
-  const auto bytes = static_cast<std::size_t>(status.st_size);
-  void* const address = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.value(), 0);
-  if (address == MAP_FAILED) throw refuse(fmt::format("cannot be mapped: {}", std::generic_category().message(errno)));
-  Mapping result;
-  result.owner = std::shared_ptr<const void>(
-      address, [bytes](const void* p) { static_cast<void>(::munmap(const_cast<void*>(p), bytes)); });
-  result.data = static_cast<const std::byte*>(address);
-  result.bytes = static_cast<std::int64_t>(bytes);
-  return result;
-}
+constexpr std::int64_t kVocabularyOf16Bits = 65536;
 
 TokenFormat format_of(const std::filesystem::path& path) {
   return path.extension() == ".bin" ? TokenFormat::u16 : TokenFormat::bytes;
@@ -50,7 +21,8 @@ TokenFormat format_of(const std::filesystem::path& path) {
 
 }  // namespace
 
-TokenDataset TokenDataset::from_files(std::span<const std::filesystem::path> paths, std::int64_t seq_len) {
+TokenDataset TokenDataset::from_files(std::span<const std::filesystem::path> paths, std::int64_t seq_len,
+                                      BpeTokenizer* tokenizer) {
   if (paths.empty()) throw UsageError("data", "no data files given, expected at least one");
   TokenDataset result(format_of(paths.front()), seq_len);
   for (const auto& path : paths) {
@@ -59,21 +31,62 @@ TokenDataset TokenDataset::from_files(std::span<const std::filesystem::path> pat
                                            paths.front().string(), path.string()));
     }
     const auto mapping = map_file(path);
-    const std::int64_t width = result.format_ == TokenFormat::u16 ? 2 : 1;
-    if (mapping.bytes % width != 0) {
-      throw UsageError("data", fmt::format("data file \"{}\": {} bytes, expected an even number (16-bit tokens)",
-                                           path.string(), mapping.bytes));
+    if (result.format_ == TokenFormat::bytes) {
+      result.add_text(path.string(), mapping, tokenizer);
+      continue;
     }
-    result.add({path.string(), mapping.owner, mapping.data, mapping.bytes / width, 0});
+    if (tokenizer != nullptr)
+      throw UsageError("data",
+                       fmt::format("data file \"{}\": has tokens already, a tokenizer is for text", path.string()));
+    const auto tokens = token_file(mapping, path.string());
+    result.add({path.string(), mapping.owner, tokens.data, tokens.tokens, 0});
   }
+  if (tokenizer != nullptr) result.be_of(*tokenizer);
   return result;
 }
 
-TokenDataset TokenDataset::from_text(std::string_view text, std::int64_t seq_len, std::string name) {
+TokenDataset TokenDataset::from_text(std::string_view text, std::int64_t seq_len, std::string name,
+                                     BpeTokenizer* tokenizer) {
   TokenDataset result(TokenFormat::bytes, seq_len);
-  result.add({std::move(name), nullptr, reinterpret_cast<const std::byte*>(text.data()),
-              static_cast<std::int64_t>(text.size()), 0});
+  const MappedFile mapping{nullptr, reinterpret_cast<const std::byte*>(text.data()),
+                           static_cast<std::int64_t>(text.size())};
+  result.add_text(std::move(name), mapping, tokenizer);
+  if (tokenizer != nullptr) result.be_of(*tokenizer);
   return result;
+}
+
+void TokenDataset::be_of(const BpeTokenizer& tokenizer) {
+  format_ = tokenizer.vocab_size() <= kVocabularyOf16Bits ? TokenFormat::u16 : TokenFormat::i32;
+  vocab_size_ = tokenizer.vocab_size();
+}
+
+void TokenDataset::add_text(std::string name, const MappedFile& file, BpeTokenizer* tokenizer) {
+  if (tokenizer == nullptr) return add({std::move(name), file.owner, file.data, file.bytes, 0});
+  const auto encoded = [&](auto type) {
+    const auto tokens = std::make_shared<std::vector<decltype(type)>>();
+    tokenizer->encode_pieces(file.text(), [&](std::span<const std::int32_t> piece) {
+      for (const auto token : piece) tokens->push_back(static_cast<decltype(type)>(token));
+    });
+    tokens->shrink_to_fit();
+    add({std::move(name), tokens, reinterpret_cast<const std::byte*>(tokens->data()),
+         static_cast<std::int64_t>(tokens->size()), 0});
+  };
+  tokenizer->vocab_size() <= kVocabularyOf16Bits ? encoded(std::uint16_t{}) : encoded(std::int32_t{});
+}
+
+std::int32_t TokenDataset::token_at(const Source& source, std::size_t at) const {
+  const auto byte = [&](std::size_t i) { return std::to_integer<std::int32_t>(source.data[i]); };
+  switch (format_) {
+    case TokenFormat::bytes:
+      return byte(at);
+    case TokenFormat::u16:
+      return byte(2 * at) | byte(2 * at + 1) << 8;
+    case TokenFormat::i32:
+      break;
+  }
+  std::int32_t token = 0;
+  std::memcpy(&token, source.data + 4 * at, sizeof token);
+  return token;
 }
 
 void TokenDataset::add(Source source) {
@@ -97,9 +110,7 @@ void TokenDataset::read(std::int64_t index, std::int64_t vocab_size, std::span<s
   const auto start = (index - source.first_sample) * seq_len_;
   for (std::int64_t i = 0; i <= seq_len_; ++i) {
     const auto at = static_cast<std::size_t>(start + i);
-    const auto token = format_ == TokenFormat::bytes ? std::to_integer<std::int32_t>(source.data[at])
-                                                     : std::to_integer<std::int32_t>(source.data[2 * at]) |
-                                                           std::to_integer<std::int32_t>(source.data[2 * at + 1]) << 8;
+    const auto token = token_at(source, at);
     if (token >= vocab_size) {
       throw UsageError("data", fmt::format("data file \"{}\": token {} at position {}, expected less than the "
                                            "vocabulary size {}",

@@ -7,13 +7,14 @@
 
 namespace dtrun::runtime::kernels {
 
-// *count = how many targets are not `ignored`; wrong ones do not count and are told. One block.
+// *count = how many targets are not `ignored`, or with `all` n; wrong ones do not count and are told. One block.
 struct CountTargets {
   static constexpr int kThreads = 1024;
   const std::int32_t* targets;
   std::int64_t n;
   std::int64_t classes;
   std::int32_t ignored;
+  bool all;
   std::int64_t* count;
   std::uint64_t* fault;
 
@@ -27,7 +28,7 @@ struct CountTargets {
       report_fault(fault, i, target);
       return 0;
     });
-    block.each(1, [&](std::int64_t) { *count = total; });
+    block.each(1, [&](std::int64_t) { *count = all ? n : total; });
   }
 };
 

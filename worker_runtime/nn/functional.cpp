@@ -119,12 +119,13 @@ class CrossEntropyNode final : public Node {
   Tensor forward(RunContext& ctx, std::span<const Tensor> inputs) override {
     const Tensor& logits = inputs[0];
     const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);
+    const auto over = ctx.loss_over_all_rows ? ops::MeanOver::all_rows : ops::MeanOver::counted_rows;
     if (training_) {
       grad_ = logits;
-      ops::cross_entropy_mean_and_gradient(logits, targets_, loss);
+      ops::cross_entropy_mean_and_gradient(logits, targets_, loss, 1.0F, over);
       ctx.round(grad_);
     } else {
-      ops::cross_entropy_mean(logits, targets_, loss);
+      ops::cross_entropy_mean(logits, targets_, loss, over);
     }
     return loss;
   }

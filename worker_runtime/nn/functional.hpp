@@ -16,7 +16,8 @@ Value swiglu(Tape& tape, const Value& gate, const Value& up);
 Value causal_attention(Tape& tape, const Value& qkv, std::int64_t heads);
 // x W^T with a parameter that may belong to another module, weight [out, in]: an output head, tied or not. No bias.
 Value tied_linear(Tape& tape, const Value& x, Parameter& weight);
-// Mean loss over the targets that are not ops::kIgnoreIndex, f32 [1]; the same on all ranks that share the logits.
+// Mean loss over the targets that are not ops::kIgnoreIndex (RunContext::loss_over_all_rows: their sum divided by the
+// number of all), f32 [1]; the same on all ranks that share the logits.
 // Consumes `logits`: when training, their memory
 // becomes the gradient at once, so no other node may have kept them.
 Value cross_entropy(Tape& tape, Value&& logits, const Tensor& targets);

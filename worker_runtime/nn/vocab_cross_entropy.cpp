@@ -26,10 +26,11 @@ class VocabCrossEntropyNode final : public Node {
     ops::cross_entropy_sums(logits, targets_, part_, tops, sums, training_);
     if (training_) ctx.round(logits);  // exponentials
     ranks_.sum(sums);
+    const auto over = ctx.loss_over_all_rows ? ops::MeanOver::all_rows : ops::MeanOver::counted_rows;
     const Tensor loss = Tensor::empty({1}, DType::f32, ctx.activation);
-    ops::cross_entropy_loss(targets_, part_, tops, sums, loss);
+    ops::cross_entropy_loss(targets_, part_, tops, sums, loss, over);
     if (training_) {
-      ops::cross_entropy_gradient(logits, targets_, part_, sums);
+      ops::cross_entropy_gradient(logits, targets_, part_, sums, over);
       ctx.round(logits);
       grad_ = logits;
     }

@@ -30,12 +30,14 @@ std::int64_t count_targets(std::span<const std::int32_t> targets, std::int64_t c
   return rows;
 }
 
-CrossEntropySum run(const Tensor& logits, const Tensor& targets, const float* scale, std::int32_t ignore_index) {
+CrossEntropySum run(const Tensor& logits, const Tensor& targets, const float* scale, std::int32_t ignore_index,
+                    MeanOver over = MeanOver::counted_rows) {
   const auto [rows, classes] = rows_of("cross_entropy", "logits", logits);
   expect_numel("cross_entropy", "targets", targets, rows, DType::i32);
   if (are_abstract("cross_entropy", logits, targets)) return {.loss_sum = 0, .rows = rows};
   CrossEntropySum result;
   result.rows = count_targets(targets.span<std::int32_t>(), classes, ignore_index);
+  if (over == MeanOver::all_rows) result.rows = rows;
   const float factor =
       scale == nullptr ? 0.0F : static_cast<float>(static_cast<double>(*scale) / static_cast<double>(result.rows));
   std::vector<double> losses(static_cast<std::size_t>(rows));
@@ -55,14 +57,16 @@ CrossEntropySum run(const Tensor& logits, const Tensor& targets, const float* sc
   return result;
 }
 
-void mean(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale, bool gradient) {
+void mean(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale, bool gradient, MeanOver over) {
   const auto rows = rows_of("cross_entropy", "logits", logits).rows;
   expect_numel("cross_entropy", "targets", targets, rows, DType::i32);
   expect_numel("cross_entropy", "loss", loss, 1);
   if (ran_elsewhere(
-          "cross_entropy", [&] { gpu::cross_entropy(logits, targets, loss, scale, gradient); }, logits, targets, loss))
+          "cross_entropy", [&] { gpu::cross_entropy(logits, targets, loss, scale, gradient, over); }, logits, targets,
+          loss))
     return;
-  *loss.data<float>() = static_cast<float>(run(logits, targets, gradient ? &scale : nullptr, kIgnoreIndex).mean());
+  *loss.data<float>() =
+      static_cast<float>(run(logits, targets, gradient ? &scale : nullptr, kIgnoreIndex, over).mean());
 }
 
 }  // namespace
@@ -71,12 +75,13 @@ std::string target_fault_text(const std::string& op, std::int64_t row, std::int3
   return fmt::format("{}: target {} of row {}, expected 0 to {} or {}", op, target, row, limit - 1, kIgnoreIndex);
 }
 
-void cross_entropy_mean(const Tensor& logits, const Tensor& targets, const Tensor& loss) {
-  mean(logits, targets, loss, 0.0F, false);
+void cross_entropy_mean(const Tensor& logits, const Tensor& targets, const Tensor& loss, MeanOver over) {
+  mean(logits, targets, loss, 0.0F, false, over);
 }
 
-void cross_entropy_mean_and_gradient(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale) {
-  mean(logits, targets, loss, scale, true);
+void cross_entropy_mean_and_gradient(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale,
+                                     MeanOver over) {
+  mean(logits, targets, loss, scale, true, over);
 }
 
 CrossEntropySum cross_entropy_forward(const Tensor& logits, const Tensor& targets, std::int32_t ignore_index) {

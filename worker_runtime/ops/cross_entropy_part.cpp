@@ -29,7 +29,8 @@ void check_targets(std::span<const std::int32_t> targets, std::int64_t classes) 
   }
 }
 
-std::int64_t counted(const Tensor& targets) {
+std::int64_t divisor(const Tensor& targets, MeanOver over) {
+  if (over == MeanOver::all_rows) return targets.numel();
   return std::ranges::count_if(targets.span<std::int32_t>(),
                                [](std::int32_t target) { return target != kIgnoreIndex; });
 }
@@ -67,14 +68,14 @@ void cross_entropy_sums(const Tensor& logits, const Tensor& targets, VocabularyP
 }
 
 void cross_entropy_loss(const Tensor& targets, VocabularyPart part, const Tensor& tops, const Tensor& sums,
-                        const Tensor& loss) {
+                        const Tensor& loss, MeanOver over) {
   constexpr std::string_view kOp = "cross_entropy_loss";
   const std::int64_t rows = targets.numel();
   expect_numel(kOp, "tops", tops, rows);
   expect_numel(kOp, "sums", sums, 2 * rows);
   expect_numel(kOp, "loss", loss, 1);
   if (ran_elsewhere(
-          kOp, [&] { gpu::cross_entropy_loss(targets, part, tops, sums, loss); }, targets, tops, sums, loss))
+          kOp, [&] { gpu::cross_entropy_loss(targets, part, tops, sums, loss, over); }, targets, tops, sums, loss))
     return;
   std::vector<double> losses(static_cast<std::size_t>(rows));
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -83,20 +84,21 @@ void cross_entropy_loss(const Tensor& targets, VocabularyPart part, const Tensor
                                             std::log(static_cast<double>(sums.data<float>()[row])) -
                                             static_cast<double>(sums.data<float>()[rows + row]);
   }
-  const CrossEntropySum result{.loss_sum = kernels().sum(losses.data(), rows), .rows = counted(targets)};
+  const CrossEntropySum result{.loss_sum = kernels().sum(losses.data(), rows), .rows = divisor(targets, over)};
   *loss.data<float>() = static_cast<float>(result.mean());
 }
 
-void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part,
-                            const Tensor& sums) {
+void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums,
+                            MeanOver over) {
   constexpr std::string_view kOp = "cross_entropy_gradient";
   const auto [places, classes] = rows_of(kOp, "exponentials", exponentials);
   expect_numel(kOp, "targets", targets, places, DType::i32);
   expect_numel(kOp, "sums", sums, 2 * places);
   if (ran_elsewhere(
-          kOp, [&] { gpu::cross_entropy_gradient(exponentials, targets, part, sums); }, exponentials, targets, sums))
+          kOp, [&] { gpu::cross_entropy_gradient(exponentials, targets, part, sums, over); }, exponentials, targets,
+          sums))
     return;
-  const double factor = 1.0 / static_cast<double>(counted(targets));
+  const double factor = 1.0 / static_cast<double>(divisor(targets, over));
   for_rows(places, [&, classes = classes](std::int64_t row) {
     float* const values = exponentials.data<float>() + row * classes;
     const std::int32_t target = targets.data<std::int32_t>()[row];

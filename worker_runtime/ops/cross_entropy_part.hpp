@@ -20,11 +20,12 @@ void cross_entropy_tops(const Tensor& logits, const Tensor& tops);
 void cross_entropy_sums(const Tensor& logits, const Tensor& targets, VocabularyPart part, const Tensor& tops,
                         const Tensor& sums, bool keep);
 
-// loss[1] = the mean over the rows that count.
+// loss[1] = the mean.
 void cross_entropy_loss(const Tensor& targets, VocabularyPart part, const Tensor& tops, const Tensor& sums,
-                        const Tensor& loss);
+                        const Tensor& loss, MeanOver over = MeanOver::counted_rows);
 
 // exponentials[N, classes here] become the gradient of the mean loss.
-void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums);
+void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums,
+                            MeanOver over = MeanOver::counted_rows);
 
 }  // namespace dtrun::runtime::ops

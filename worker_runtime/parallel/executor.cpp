@@ -57,6 +57,9 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
     throw UsageError("parallel", fmt::format("{} for {}", counted(input.batches.size(), "batch"),
                                              counted(program_.config.micro_batches, "micro-batch")));
   }
+  if (!(input.real_share > 0 && input.real_share <= 1))
+    throw UsageError("parallel", fmt::format("{} of the targets of a step count", input.real_share));
+  context_.loss_over_all_rows = input.real_share < 1;
   StepResult result;
   flights_.clear();
   for (const auto& stage : program_.stages) {
@@ -99,8 +102,7 @@ void StepExecutor::read_metrics(const StepInput& input, StepResult& result) {
   const auto where = [&] { return fmt::format("rank {}, step {}, end of the step", program_.rank, input.step); };
   with_place(where, [&] {
     const Tensor metrics = buffers_.back().to_host();
-    const auto total = static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches;
-    result.loss = static_cast<double>(metrics.span<float>()[kMetricLoss]) / total;
+    result.loss = static_cast<double>(metrics.span<float>()[kMetricLoss]) / sums_per_mean(input);
     result.stop = metrics.span<float>()[kMetricStop] > 0;
     watch_.collect();
   });

@@ -33,13 +33,16 @@ struct StepInput {
   double lr = 0;
   double max_norm = 0;  // of the averaged gradient; <= 0: no clipping
   bool want_stop = false;
+  // The share of the targets of all micro-batches of all ranks that count, above 0 and the same on every rank. Below 1
+  // loss and gradient are means over those that count, wherever they are; at 1 means over micro-batches.
+  double real_share = 1;
 };
 
 // What this rank sent, by Program::traffic_of.
 using BytesSent = std::map<std::string, std::uint64_t, std::less<>>;
 
 struct StepResult {
-  double loss = 0;       // mean over all micro-batches of all ranks; the same on every rank
+  double loss = 0;       // mean over all micro-batches of all ranks (see real_share); the same on every rank
   double grad_norm = 0;  // of the averaged gradient, before clipping
   bool stop = false;     // some rank wants to stop: all ranks see it in the same step
   // `comm` is what the program waited for communication, not what ran beside it. On a device: times of its stream
@@ -116,6 +119,7 @@ class StepExecutor {
   void recompute(const Action& action, const Batch& batch);
   void backward(const Action& action);
   void accumulate(const Action& action);
+  double sums_per_mean(const StepInput& input) const;
   void clip(const StepInput& input, StepResult& result);
   Tensor metric(Metric metric) const;  // one element
   void read_metrics(const StepInput& input, StepResult& result);

@@ -77,9 +77,14 @@ SquareSum StepExecutor::squares_of_all_ranks() {
   return squares;
 }
 
+// What the sum over all micro-batches of all ranks is divided by to be a mean.
+double StepExecutor::sums_per_mean(const StepInput& input) const {
+  return static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches * input.real_share;
+}
+
 void StepExecutor::clip(const StepInput& input, StepResult& result) {
   const SquareSum squares = squares_of_all_ranks();
-  const double scale = 1.0 / (static_cast<double>(program_.config.axes.data_ranks()) * program_.config.micro_batches);
+  const double scale = 1.0 / sums_per_mean(input);
   result.grad_norm = squares.norm() * scale;
   grad_scale_ = static_cast<float>(scale * static_cast<double>(clip_coefficient(result.grad_norm, input.max_norm)));
 }

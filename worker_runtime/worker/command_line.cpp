@@ -68,6 +68,16 @@ void add_bench_options(CLI::App& app, BenchConfig& bench) {
   app.add_option("--timeout", bench.timeout, "seconds to wait for a peer before giving up")->capture_default_str();
 }
 
+void add_tokenize_options(CLI::App& app, TokenizeConfig& tokenize) {
+  app.add_option("--tokenizer", tokenize.tokenizer, "directory with GPT-2's vocab.json and merges.txt")
+      ->type_name("DIR")
+      ->required();
+  app.add_option("--data", tokenize.data, "text files, one after the other")->type_name("TEXT ...")->required();
+  app.add_option("--out", tokenize.out, "file of 16-bit tokens (raw, as nanoGPT has them)")
+      ->type_name("FILE.bin")
+      ->required();
+}
+
 // Written before the word that it belongs to, or without it.
 bool is_train_option(const std::string& key) {
   return std::ranges::any_of(config_fields(), [&](const auto& field) { return field.key == key; });
@@ -153,7 +163,9 @@ Command parse_command_line(int argc, const char* const* argv) {
       ->capture_default_str()
       ->check(CLI::Range(1, 65536));
   plan->add_option("--rank", command.plan.rank, "whose program is shown")->capture_default_str();
-  for (auto* sub : {train, hello, bench, plan}) sub->allow_extras();
+  auto* tokenize = app.add_subcommand("tokenize", "turn text files into one file of tokens, for --data");
+  add_tokenize_options(*tokenize, command.tokenize);
+  for (auto* sub : {train, hello, bench, plan, tokenize}) sub->allow_extras();
   try {
     app.parse(normalized(argc, argv));
   } catch (const CLI::CallForHelp&) {
@@ -173,6 +185,7 @@ Command parse_command_line(int argc, const char* const* argv) {
   }
   if (hello->parsed()) command.kind = Command::Kind::hello;
   if (bench->parsed()) command.kind = Command::Kind::bench;
+  if (tokenize->parsed()) command.kind = Command::Kind::tokenize;
   if (plan->parsed()) command.kind = Command::Kind::plan;
   command.default_run = !train->parsed() && command.kind == Command::Kind::train;
   command.train = build_train_config(given, config_file, command.default_run ? default_run() : TrainConfig{});

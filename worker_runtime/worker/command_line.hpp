@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/train_config.hpp"
@@ -23,8 +24,14 @@ struct PlanConfig {
   int rank = 0;  // whose program is shown
 };
 
+struct TokenizeConfig {
+  std::string tokenizer;
+  std::vector<std::string> data;
+  std::string out;
+};
+
 struct Command {
-  enum class Kind { train, hello, bench, plan, print };
+  enum class Kind { train, hello, bench, plan, tokenize, print };
   Kind kind = Kind::train;
   bool standalone = false;   // one process without a launcher
   bool default_run = false;  // the program was given no subcommand
@@ -32,6 +39,7 @@ struct Command {
   BenchConfig bench;
   DeviceOptions hello;
   PlanConfig plan;
+  TokenizeConfig tokenize;
   std::string text;  // of Kind::print: help or version
 };
 

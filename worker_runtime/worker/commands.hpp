@@ -12,6 +12,8 @@ void run_hello(const WorkerEnvironment& environment, const DeviceOptions& option
 void run_bench(const WorkerEnvironment& environment, const BenchConfig& config);
 // Prints; throws Error when the programs do not fit together.
 void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFactory& own = {});
+// Writes the file and prints what it has.
+void run_tokenize(const TokenizeConfig& config);
 void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run,
                const ModelFactory& own = {});
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/data/bpe_tokenizer.hpp"
 #include "worker_runtime/parallel/plan_text.hpp"
 #include "worker_runtime/parallel/sharding_text.hpp"
 #include "worker_runtime/worker/commands.hpp"
@@ -12,14 +13,18 @@
 namespace dtrun::runtime {
 namespace {
 
-constexpr std::int64_t kVocabularyOfText = 256;
+// Data is not opened.
+std::int64_t vocabulary_of(const TrainConfig& config) {
+  if (config.vocab_size > 0) return config.vocab_size;
+  return config.tokenizer.empty() ? 256 : BpeTokenizer::from_directory(config.tokenizer).vocab_size();
+}
 
 }  // namespace
 
 void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFactory& own) {
   if (plan.rank < 0 || plan.rank >= plan.world_size)
     throw UsageError("plan", fmt::format("--rank is {}, expected 0 to {}", plan.rank, plan.world_size - 1));
-  const auto vocabulary = config.vocab_size > 0 ? config.vocab_size : kVocabularyOfText;
+  const auto vocabulary = vocabulary_of(config);
   auto model = own ? own(config, vocabulary) : make_model(config.model_choice(vocabulary));
   const auto parallel = parallel_config(config, plan.world_size);
   cut_over_tp(model, parallel.axes, plan.rank);

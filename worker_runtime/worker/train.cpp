@@ -49,6 +49,11 @@ void print_plan(const Trainer& trainer, const TrainConfig& config, bool own_mode
   fmt::print("data: {}, {}, {}, vocabulary {}\n",
              config.data.empty() ? "the embedded text" : fmt::format("{}", fmt::join(config.data, ", ")),
              counted(data.tokens(), "token"), counted(data.size(), "sequence"), trainer.vocab_size());
+  if (config.epochs > 0) {
+    const auto of_epochs = trainer.batches().first_step_of(config.epochs);
+    fmt::print("{}: {}{}\n", counted(config.epochs, "epoch"), counted(of_epochs, "step"),
+               trainer.steps() < of_epochs ? fmt::format(", --steps ends the run after {}", trainer.steps()) : "");
+  }
   std::fflush(stdout);
 }
 
@@ -125,11 +130,12 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
     if (!problem.empty()) throw Error("train", "--report " + problem);
   });
   if (outcome.stopped) {
-    fmt::print("stopped before the last step, as asked: {} of {} done{}\n", outcome.steps, config.steps,
+    fmt::print("stopped before the last step, as asked: {} of {} done{}\n", outcome.steps, trainer.steps(),
                checkpoint.empty() ? "" : ", the next run goes on from there");
   }
   if (outcome.steps == outcome.first_step) {
-    fmt::print("nothing to do: {} of {} steps were done before, params xxh64={}\n", outcome.steps, config.steps, hash);
+    fmt::print("nothing to do: {} of {} steps were done before, params xxh64={}\n", outcome.steps, trainer.steps(),
+               hash);
   } else {
     fmt::print("{}, {:.0f} tokens/s, loss {:.4f} -> {:.4f}, params xxh64={}\n", counted(outcome.steps, "step"),
                outcome.tokens_per_second, outcome.loss_first, outcome.loss_last, hash);
@@ -138,9 +144,10 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
   outputs.throw_first();
 }
 
-void train(Session& session, const TrainConfig& config, bool default_run, const ModelFactory& own) {
+void train(Session& session, const TrainConfig& config, bool default_run, const ModelFactory& own,
+           const TokenDataset& data) {
   session.print_map();
-  Trainer trainer(session.group(), session.account(), config, own, session.device());
+  Trainer trainer(session.group(), session.account(), config, own, session.device(), data);
   StepLog step_log(make_log_directory(session.environment(), config.log_dir));
   const auto save = default_run ? (step_log.path().parent_path() / "model.safetensors").string() : config.save;
   if (session.is_first()) {
@@ -152,7 +159,7 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
     std::fflush(stdout);
   }
   Checkpoints checkpoints(session, trainer, config);
-  Progress progress(config.steps, config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
+  Progress progress(trainer.steps(), config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   ProgressWriter told(session.environment().progress_file);
   checkpoints.resume();
   if (trainer.finished_steps() > 0) told.finished_steps(trainer.finished_steps());
@@ -184,13 +191,13 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
 void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run,
                const ModelFactory& own) {
   auto device = choose_device({config.device, config.backend}, environment);
-  check_inputs(config, environment.world_size, environment.local_world_size, own, device != nullptr);
+  const auto data = check_inputs(config, environment.world_size, environment.local_world_size, own, device != nullptr);
   if (environment.rank == 0) {  // the only one that writes them, perhaps on a host of its own
     check_outputs(config);
     check_checkpoint_directory(config);
   }
   with_session(environment, session_options(config), std::move(device),
-               [&](Session& session) { train(session, config, default_run, own); });
+               [&](Session& session) { train(session, config, default_run, own, data); });
 }
 
 }  // namespace dtrun::runtime

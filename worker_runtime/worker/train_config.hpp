@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "worker_runtime/data/batch_stream.hpp"
 #include "worker_runtime/worker/model_choice.hpp"
 
 namespace dtrun::runtime {
@@ -22,15 +23,18 @@ struct TrainConfig {
   std::int64_t hidden = 128;
   std::int64_t heads = 4;
   std::int64_t kv_heads = 0;    // 0: as many as heads
-  std::int64_t vocab_size = 0;  // 0: 256 for text; .bin files need it
+  std::int64_t vocab_size = 0;  // 0: that of the tokenizer, 256 for bytes; .bin files need it
   std::int64_t seq_len = 128;
   std::string init;  // safetensors file, or a directory that holds model.safetensors or its parts
   // data
   std::vector<std::string> data;  // empty: the embedded text
+  std::string tokenizer;          // directory with vocab.json and merges.txt; empty: text is bytes
   std::int64_t batch_size = 4;
   std::int64_t micro_batches = 1;
+  std::string last_batch = "wrap";  // at the end of an epoch: or drop, pad
   // optimisation
   std::int64_t steps = 100;
+  std::int64_t epochs = 0;  // 0: as many as steps take; else steps only limit when they were given
   double lr = 1e-3;
   std::int64_t warmup_steps = 0;
   double weight_decay = 0.01;
@@ -71,6 +75,8 @@ struct TrainConfig {
   std::set<std::string, std::less<>> given;
 
   std::int64_t bucket_bytes() const;
+  // What last_batch says.
+  LastBatch end_of_epoch() const;
   // Reads `model` when it is a directory: sizes are its own from then on, and a size that was set must agree. Throws
   // UsageError.
   void resolve_model();

@@ -40,6 +40,11 @@ std::int64_t TrainConfig::bucket_bytes() const {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::llround(bucket_mb * (1 << 20))));
 }
 
+LastBatch TrainConfig::end_of_epoch() const {
+  if (last_batch == "drop") return LastBatch::drop;
+  return last_batch == "pad" ? LastBatch::pad : LastBatch::wrap;
+}
+
 void TrainConfig::validate_model() const {
   if (of_directory) {  // was checked when it was read
     if (const auto* gpt2 = std::get_if<GPT2Config>(&*of_directory))
@@ -88,7 +93,9 @@ void TrainConfig::validate() const {
   expect_range("batch-size", batch_size, 1, 1 << 20);
   expect_range("micro-batches", micro_batches, 1, 1 << 20);
   expect_range("steps", steps, 1, std::int64_t{1} << 40);
-  expect_range("warmup-steps", warmup_steps, 0, steps);
+  expect_range("epochs", epochs, 0, kMany);
+  if (epochs == 0 || given.contains("steps")) expect_range("warmup-steps", warmup_steps, 0, steps);
+  expect_word("last-batch", last_batch, {"wrap", "drop", "pad"}, {});
   expect_range("seed", seed, 0, std::numeric_limits<std::int64_t>::max());
   expect_range("log-every", log_every, 0, kMany);
   expect_range("checkpoint-every", checkpoint_every, 0, kMany);

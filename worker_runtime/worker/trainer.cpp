@@ -14,28 +14,16 @@
 #include "rendezvous/base/output_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/comm/gather_values.hpp"
-#include "worker_runtime/data/embedded_text.hpp"
 #include "worker_runtime/device/device.hpp"
 #include "worker_runtime/parallel/stages.hpp"
 #include "worker_runtime/worker/command_line.hpp"
+#include "worker_runtime/worker/data_choice.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
 #include "worker_runtime/worker/optimizer_choice.hpp"
 #include "worker_runtime/worker/parallel_choice.hpp"
 
 namespace dtrun::runtime {
 namespace {
-
-TokenDataset open_dataset(const TrainConfig& config) {
-  if (config.data.empty()) return TokenDataset::from_text(embedded_text(), config.seq_len, "the embedded text");
-  const std::vector<std::filesystem::path> paths(config.data.begin(), config.data.end());
-  return TokenDataset::from_files(paths, config.seq_len);
-}
-
-std::int64_t choose_vocab_size(const TrainConfig& config, const TokenDataset& dataset) {
-  if (config.vocab_size > 0) return config.vocab_size;
-  if (dataset.format() == TokenFormat::bytes) return 256;
-  throw UsageError("train", ".bin data needs --vocab-size");
-}
 
 Model make_model(const TrainConfig& config, std::int64_t vocab_size, const ModelFactory& own) {
   return own ? own(config, vocab_size) : make_model(config.model_choice(vocab_size));
@@ -86,13 +74,15 @@ std::string initial_weights(const TrainConfig& config) {
   return config.of_directory && !weight_files(config.model).empty() ? config.model : std::string();
 }
 
-void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own,
-                  bool on_device) {
+TokenDataset check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own,
+                          bool on_device) {
   const auto parallel = parallel_config_on(on_device, config, world_size);
   parallel.validate();
   const auto& axes = parallel.axes;
-  const auto dataset = open_dataset(config);
-  auto model = make_model(config, choose_vocab_size(config, dataset), own);
+  auto dataset = open_dataset(config);
+  const auto vocab_size = choose_vocab_size(config, dataset);
+  steps_of_run(config, BatchStream(dataset, batch_plan(config, axes, vocab_size)));
+  auto model = make_model(config, vocab_size, own);
   cut_over_tp(model, axes, axes.tp - 1);  // the rank with least
   const auto description = describe(model);
   plan_stages(description, parallel);
@@ -109,7 +99,7 @@ void check_inputs(const TrainConfig& config, int world_size, int local_world_siz
                    local_world_size, available_memory());
   }
   const auto weights = initial_weights(config);
-  if (weights.empty()) return;
+  if (weights.empty()) return dataset;
   const std::string_view key = config.init.empty() ? "model" : "init";
   const auto files = weight_files(weights);
   if (files.empty()) {
@@ -119,6 +109,7 @@ void check_inputs(const TrainConfig& config, int world_size, int local_world_siz
     if (!std::filesystem::exists(file))
       throw UsageError("train", fmt::format("--{} is \"{}\", there is no file {}", key, weights, file));
   }
+  return dataset;
 }
 
 void check_outputs(const TrainConfig& config) {
@@ -143,19 +134,19 @@ void check_outputs(const TrainConfig& config) {
 }
 
 Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own,
-                 Device* device)
+                 Device* device, std::optional<TokenDataset> data)
     : group_(group),
       account_(account),
       config_(config),
-      dataset_(open_dataset(config)),
+      dataset_(data ? *std::move(data) : open_dataset(config)),
       vocab_size_(choose_vocab_size(config, dataset_)),
       model_(make_model(config, vocab_size_, own)),
       axes_(parse_parallel(config.parallel, group.size())),
+      batches_(std::in_place, dataset_, batch_plan(config, axes_, vocab_size_)),
       batch_arena_(MemoryTag::work, account, device),
       optimizer_arena_(MemoryTag::optimizer, account, device),
-      schedule_{config.lr, config.lr / 10, config.warmup_steps, config.steps} {
+      schedule_{config.lr, config.lr / 10, config.warmup_steps, steps_of_run(config, *batches_)} {
   schedule_.validate();
-  batches_.emplace(dataset_, batch_plan());
   cut_over_tp(model_, axes_, group.rank());
   const auto parallel = parallel_config_on(device != nullptr, config, group.size());
   auto program = checked_program(model_, parallel, batch_shape(config), group.rank());
@@ -212,18 +203,7 @@ void Trainer::load_initial_values() {
   executor_->run_setup();
 }
 
-BatchPlan Trainer::batch_plan() const {
-  return {config_.batch_size,
-          axes_.data_ranks(),
-          config_.micro_batches,
-          vocab_size_,
-          static_cast<std::uint64_t>(config_.seed),
-          true};
-}
-
-std::int64_t Trainer::tokens_per_step() const {
-  return config_.batch_size * config_.micro_batches * config_.seq_len * axes_.data_ranks();
-}
+std::int64_t Trainer::tokens_of(std::int64_t step) const { return batches_->real_samples(step) * config_.seq_len; }
 
 std::uint64_t Trainer::read_batches(std::int64_t step) {
   std::uint64_t hash = 0;
@@ -307,12 +287,11 @@ StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
   const auto start = Clock::now();
   record.batch_hash = read_batches(step);
   record.data = Clock::now() - start;
-  const StepInput input{step, batch_tensors_, record.lr, config_.clip_norm, want_stop};
+  const StepInput input{step, batch_tensors_, record.lr, config_.clip_norm, want_stop, batches_->real_share(step)};
   record.result = executor_->run_step(input, *optimizer_);
   record.total = Clock::now() - start;
   record.last_collective = executor_->last_collective();
-  record.tokens_per_second =
-      static_cast<double>(tokens_per_step()) / std::chrono::duration<double>(record.total).count();
+  record.tokens_per_second = static_cast<double>(tokens_of(step)) / std::chrono::duration<double>(record.total).count();
   record.peak_bytes = account_.peaks();
   if (dry_run_) record.predicted_peak_bytes = dry_run_->peak_bytes;
   require_predicted(record);
@@ -324,19 +303,20 @@ TrainOutcome Trainer::run(const std::function<bool()>& want_stop,
                           const std::function<void(const StepRecord&)>& on_step) {
   TrainOutcome outcome;
   outcome.steps = outcome.first_step = next_step_;
+  std::int64_t tokens = 0;
   const auto start = Clock::now();
-  while (next_step_ < config_.steps && !outcome.stopped) {
+  while (next_step_ < steps() && !outcome.stopped) {
     const auto record = run_step(next_step_, want_stop());
+    tokens += tokens_of(next_step_);
     if (next_step_ == 0) loss_first_ = record.result.loss;
     outcome.loss_last = record.result.loss;
     outcome.steps = ++next_step_;
     outcome.peak_bytes = record.peak_bytes;
-    outcome.stopped = record.result.stop && outcome.steps < config_.steps;
+    outcome.stopped = record.result.stop && outcome.steps < steps();
     on_step(record);
   }
   outcome.loss_first = loss_first_;
   outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  const auto tokens = (outcome.steps - outcome.first_step) * tokens_per_step();
   outcome.tokens_per_second = tokens == 0 ? 0 : static_cast<double>(tokens) / outcome.seconds;
   return outcome;
 }
@@ -357,7 +337,8 @@ void Trainer::restore(const CheckpointMeta& meta, const std::string& source,
                       const std::function<void(std::span<const StatePiece>)>& load) {
   const auto state = RunState::parse(meta.run, source);
   if (meta.step < 0) throw Error("train", fmt::format("{}: step {}", source, meta.step));
-  batches_.emplace(dataset_, batch_plan(), state.data, meta.step);
+  batches_.emplace(dataset_, batch_plan(config_, axes_, vocab_size_), state.data, meta.step);
+  schedule_.total_steps = steps_of_run(config_, *batches_);  // other ranks take other numbers of samples
   load(this->state());
   executor_->run_setup();
   optimizer_->set_steps(state.optimizer_steps);

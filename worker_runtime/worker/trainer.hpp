@@ -40,9 +40,10 @@ using ModelFactory = std::function<Model(const TrainConfig& config, std::int64_t
 
 // What needs no peers: data files, vocabulary, layout, --init, and that the ranks of this host have memory for it.
 // Throws UsageError, before anyone waits for this rank.
-// `on_device`: it is the device's memory that a run needs, which the Trainer asks for.
-void check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own = {},
-                  bool on_device = false);
+// `on_device`: it is the device's memory that a run needs, which the Trainer asks for. Returns the data, for the
+// Trainer.
+TokenDataset check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own = {},
+                          bool on_device = false);
 // Where the initial weights come from: --init, or the directory given as --model when it has some. Empty: the seed.
 std::string initial_weights(const TrainConfig& config);
 // That --save and --report can be written, before training for them. Throws UsageError.
@@ -54,9 +55,10 @@ void check_outputs(const TrainConfig& config);
 // is lost.
 class Trainer {
  public:
-  // `device`: where the group's tensors live, which outlives the trainer; null: in host memory.
+  // `device`: where the group's tensors live, which outlives the trainer; null: in host memory. `data`: what
+  // check_inputs has opened.
   Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own = {},
-          Device* device = nullptr);
+          Device* device = nullptr, std::optional<TokenDataset> data = {});
 
   // `want_stop` is asked once per step: when any rank says yes, all ranks stop after that same step. `on_step` sees
   // every finished step. Throws Error (the same on every rank) when loss or gradient norm are no finite numbers any
@@ -90,14 +92,16 @@ class Trainer {
   // What a step of this rank needs, found before anything was allocated. Nothing for a model of one's own with nodes
   // that cannot do without elements.
   const std::optional<DryRun>& needs() const noexcept { return dry_run_; }
-  std::int64_t tokens_per_step() const;  // of all ranks
+  std::int64_t tokens_of(std::int64_t step) const;  // that count, of all ranks
+  // How many steps the run has: --steps, or those of --epochs.
+  std::int64_t steps() const noexcept { return schedule_.total_steps; }
+  const BatchStream& batches() const noexcept { return batches_; }
 
  private:
   void load_initial_values();
   void require_same_data();
   void require_finite(const StepRecord& record) const;
   void require_predicted(const StepRecord& record) const;
-  BatchPlan batch_plan() const;
   std::uint64_t read_batches(std::int64_t step);
   StepRecord run_step(std::int64_t step, bool want_stop);
 

@@ -28,6 +28,7 @@ void run(int argc, char** argv, const ModelFactory& own_model) {
   log::setup({log::level_from_environment(log::Level::warning), WorkerEnvironment::rank_text()});
   if (command.kind == Command::Kind::plan)
     return run_plan(command.train, command.plan, own_model);  // needs no launcher
+  if (command.kind == Command::Kind::tokenize) return run_tokenize(command.tokenize);
   const auto environment = WorkerEnvironment::read(command.standalone);
   switch (command.kind) {
     case Command::Kind::hello:
@@ -37,6 +38,7 @@ void run(int argc, char** argv, const ModelFactory& own_model) {
     case Command::Kind::train:
       return run_train(environment, command.train, command.default_run, own_model);
     case Command::Kind::plan:
+    case Command::Kind::tokenize:
     case Command::Kind::print:
       break;
   }

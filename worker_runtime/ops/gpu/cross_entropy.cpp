@@ -20,10 +20,11 @@ struct Scratch {
   std::byte* data;
 };
 
-void count_targets(Device& device, const Tensor& targets, std::int64_t classes, const Scratch& scratch) {
+void count_targets(Device& device, const Tensor& targets, std::int64_t classes, MeanOver over, const Scratch& scratch) {
   launch(device,
          kernels::CountTargets{targets.device_data<std::int32_t>(), targets.numel(), classes, kIgnoreIndex,
-                               scratch.count(), device.fault_word("cross_entropy", classes, target_fault_text)},
+                               over == MeanOver::all_rows, scratch.count(),
+                               device.fault_word("cross_entropy", classes, target_fault_text)},
          {reads(targets), scratch.count_access(true)});
 }
 
@@ -36,11 +37,12 @@ std::int64_t classes_of(const Tensor& logits) { return logits.dim(-1); }
 
 }  // namespace
 
-void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale, bool gradient) {
+void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale, bool gradient,
+                   MeanOver over) {
   auto& device = device_of(logits);
   const std::int64_t rows = targets.numel();
   const Scratch scratch(device, rows);
-  count_targets(device, targets, classes_of(logits), scratch);
+  count_targets(device, targets, classes_of(logits), over, scratch);
   by_type(logits, [&](auto type) {
     using T = decltype(type);
     launch(device,
@@ -65,7 +67,7 @@ void cross_entropy_sums(const Tensor& logits, const Tensor& targets, VocabularyP
                         const Tensor& sums, bool keep) {
   auto& device = device_of(logits);
   const std::int64_t rows = targets.numel();
-  count_targets(device, targets, part.whole, Scratch(device, 0));
+  count_targets(device, targets, part.whole, MeanOver::counted_rows, Scratch(device, 0));  // to tell wrong ones
   float* const to = sums.device_data<float>();
   by_type(logits, [&](auto type) {
     using T = decltype(type);
@@ -77,11 +79,11 @@ void cross_entropy_sums(const Tensor& logits, const Tensor& targets, VocabularyP
 }
 
 void cross_entropy_loss(const Tensor& targets, VocabularyPart part, const Tensor& tops, const Tensor& sums,
-                        const Tensor& loss) {
+                        const Tensor& loss, MeanOver over) {
   auto& device = device_of(targets);
   const std::int64_t rows = targets.numel();
   const Scratch scratch(device, rows);
-  count_targets(device, targets, part.whole, scratch);
+  count_targets(device, targets, part.whole, over, scratch);
   launch(device,
          kernels::PartLosses{targets.device_data<std::int32_t>(), kIgnoreIndex, tops.device_data<float>(),
                              sums.device_data<float>(), rows, scratch.losses()},
@@ -89,11 +91,11 @@ void cross_entropy_loss(const Tensor& targets, VocabularyPart part, const Tensor
   sum_losses(device, rows, scratch, loss);
 }
 
-void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part,
-                            const Tensor& sums) {
+void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums,
+                            MeanOver over) {
   auto& device = device_of(targets);
   const Scratch scratch(device, 0);
-  count_targets(device, targets, part.whole, scratch);
+  count_targets(device, targets, part.whole, over, scratch);
   by_type(exponentials, [&](auto type) {
     using T = decltype(type);
     launch(

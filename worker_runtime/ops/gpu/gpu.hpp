@@ -6,6 +6,7 @@
 
 #include "worker_runtime/ops/attention.hpp"
 #include "worker_runtime/ops/cpu/kernel_table.hpp"
+#include "worker_runtime/ops/cross_entropy.hpp"
 #include "worker_runtime/ops/embedding.hpp"
 #include "worker_runtime/ops/sgd.hpp"
 #include "worker_runtime/ops/types.hpp"
@@ -63,13 +64,15 @@ void embedding_backward_positions(const Tensor& dout, const Tensor& dpositions, 
 void add_positions(const Tensor& x, const Tensor& positions, std::int64_t first, const Tensor& y);
 
 // The mean loss into loss[1]; with `gradient` the logits become theirs.
-void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale, bool gradient);
+void cross_entropy(const Tensor& logits, const Tensor& targets, const Tensor& loss, float scale, bool gradient,
+                   MeanOver over);
 void cross_entropy_tops(const Tensor& logits, const Tensor& tops);
 void cross_entropy_sums(const Tensor& logits, const Tensor& targets, VocabularyPart part, const Tensor& tops,
                         const Tensor& sums, bool keep);
 void cross_entropy_loss(const Tensor& targets, VocabularyPart part, const Tensor& tops, const Tensor& sums,
-                        const Tensor& loss);
-void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums);
+                        const Tensor& loss, MeanOver over);
+void cross_entropy_gradient(const Tensor& exponentials, const Tensor& targets, VocabularyPart part, const Tensor& sums,
+                            MeanOver over);
 
 void adamw_step(const Tensor& param, const Tensor& grad, const Tensor& exp_avg, const Tensor& exp_avg_sq,
                 const AdamWFactors& factors);

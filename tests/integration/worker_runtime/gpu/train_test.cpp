@@ -4,6 +4,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/integration/worker_runtime/gpu/train_on_both.hpp"
+#include "tests/support/files.hpp"
 #include "worker_runtime/ops/cpu_level.hpp"
 
 using namespace dtrun::runtime;
@@ -125,4 +126,19 @@ TEST_CASE("a run that the memory of the device cannot hold is refused with numbe
   const auto run = dtrun::test::run_fake_ranks(
       1, [&](ProcessGroup& group, Device& device) { Trainer(group, *group.account(), config, {}, &device); }, options);
   CHECK_THAT(run.texts[0], Contains("this rank needs at least") && Contains("8.0 MiB are free"));
+}
+
+TEST_CASE("a step that is filled up with samples that do not count trains on fake GPUs to the bits of the CPU") {
+  const dtrun::tests::TempDirectory dir;
+  std::string text;
+  for (int i = 0; i <= 11 * 8; ++i) text += static_cast<char>('a' + i % 7);  // 11 sequences
+  const auto path = dir.write("data.txt", text).string();
+  const auto padded = [&](auto& config) {
+    config.data = {path};
+    config.last_batch = "pad";
+  };
+  for (const auto& layout : std::vector<Case>{{1, 4, "", padded}, {4, 1, "dp=4", padded}, {2, 4, "tp=2", padded}}) {
+    CAPTURE(layout.parallel);
+    dtrun::test::train_on_both(layout.ranks, config_of("gpt2", layout));
+  }
 }

@@ -57,6 +57,28 @@ TEST_CASE("token files are 16 bits, little-endian") {
                     Contains("a.bin") && Contains("token 65535 at position 2") && Contains("1000"));
 }
 
+TEST_CASE("llm.c's header is recognised, checked and left out") {
+  const TempDirectory dir;
+  const auto file = [&](std::uint32_t magic, std::uint32_t version, std::uint32_t count, std::string_view tokens) {
+    std::string bytes(1024, '\0');
+    std::size_t at = 0;
+    for (const auto value : {magic, version, count}) {
+      for (int byte = 0; byte < 4; ++byte) bytes[at++] = static_cast<char>(value >> (8 * byte));
+    }
+    return dir.write("a.bin", bytes.append(tokens));
+  };
+  const std::string_view five("\x01\x00\x00\x01\xff\xff\x02\x00\x03\x00", 10);
+  const auto data = open({file(20240520, 1, 5, five)});
+  CHECK(data.tokens() == 5);
+  CHECK(sample(data, 0) == std::vector<std::int32_t>{1, 256, 65535, 2, 3});
+  CHECK_THROWS_WITH(open({file(20240520, 2, 5, five)}), Contains("a.bin") && Contains("version 2, expected 1"));
+  CHECK_THROWS_WITH(open({file(20240520, 1, 6, five)}), Contains("says 6 tokens, so 1036 bytes; the file has 1034"));
+  CHECK_THROWS_WITH(open({file(20240520, 1, 4, five)}), Contains("says 4 tokens"));
+  CHECK_THROWS_WITH(open({file(20240801, 7, 5, five)}), Contains("32-bit tokens"));
+  CHECK_THROWS_WITH(open({dir.write("b.bin", "\x88\xd8\x34\x01zz")}), Contains("has 6 bytes: the header has 1024"));
+  CHECK(open({file(20240521, 1, 5, five)}).tokens() == 512 + 5);  // raw
+}
+
 TEST_CASE("bad data files are refused by name") {
   const TempDirectory dir;
   const auto good = dir.write("good.txt", "long enough");

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "tests/unit/worker_runtime/ops/support.hpp"
 #include "worker_runtime/ops/adamw.hpp"
 #include "worker_runtime/ops/attention.hpp"
@@ -196,6 +198,12 @@ void Table::losses(std::int64_t rows, std::int64_t classes) {
       [](Operands a) { ops::cross_entropy_mean(a[0], a[1], a[2]); });
   add(name("cross_entropy_mean_and_gradient"), {{values({rows, classes}, 3)}, {targets}, f32_output({1})},
       [](Operands a) { ops::cross_entropy_mean_and_gradient(a[0], a[1], a[2], 0.25F); });
+  const Tensor none = Tensor::on_host({rows}, DType::i32);
+  std::ranges::fill(none.span<std::int32_t>(), ops::kIgnoreIndex);
+  for (const auto& some : {targets, none}) {
+    add(name("cross_entropy_mean_and_gradient over all rows"), {{values({rows, classes}, 3)}, {some}, f32_output({1})},
+        [](Operands a) { ops::cross_entropy_mean_and_gradient(a[0], a[1], a[2], 1.0F, ops::MeanOver::all_rows); });
+  }
 }
 
 void Table::losses_of_a_part(std::int64_t rows, std::int64_t classes) {
@@ -212,8 +220,14 @@ void Table::losses_of_a_part(std::int64_t rows, std::int64_t classes) {
   }
   add(name("cross_entropy_loss"), {{targets}, {values({rows}), true}, {positive({2, rows}), true}, f32_output({1})},
       [=](Operands a) { ops::cross_entropy_loss(a[0], part, a[1], a[2], a[3]); });
+  add(name("cross_entropy_loss over all rows"),
+      {{targets}, {values({rows}), true}, {positive({2, rows}), true}, f32_output({1})},
+      [=](Operands a) { ops::cross_entropy_loss(a[0], part, a[1], a[2], a[3], ops::MeanOver::all_rows); });
   add(name("cross_entropy_gradient"), {{positive({rows, classes})}, {targets}, {positive({2, rows}), true}},
       [=](Operands a) { ops::cross_entropy_gradient(a[0], a[1], part, a[2]); });
+  add(name("cross_entropy_gradient over all rows"),
+      {{positive({rows, classes})}, {targets}, {positive({2, rows}), true}},
+      [=](Operands a) { ops::cross_entropy_gradient(a[0], a[1], part, a[2], ops::MeanOver::all_rows); });
 }
 
 void Table::optimizers(std::int64_t n) {

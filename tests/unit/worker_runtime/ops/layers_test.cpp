@@ -110,6 +110,20 @@ TEST_CASE("cross-entropy and its gradient equal the formula and its central diff
   });
 }
 
+TEST_CASE("a mean over all rows divides by those without a target too, and is 0 when there is no target") {
+  const std::int64_t classes = 9;
+  const Tensor counted = random({4, classes}, 1), all = random({4, classes}, 1), loss = empty({1}), other = empty({1});
+  const Tensor half = integers({4}, {2, ops::kIgnoreIndex, 8, ops::kIgnoreIndex});
+  ops::cross_entropy_mean_and_gradient(counted, half, loss);
+  ops::cross_entropy_mean_and_gradient(all, half, other, 1.0F, ops::MeanOver::all_rows);
+  CHECK(*other.data<float>() == *loss.data<float>() / 2);
+  for (std::size_t i = 0; i < doubles(all).size(); ++i) CHECK(doubles(all)[i] == doubles(counted)[i] / 2);
+  const Tensor none = integers({4}, std::vector<std::int32_t>(4, ops::kIgnoreIndex));
+  ops::cross_entropy_mean_and_gradient(all, none, loss, 1.0F, ops::MeanOver::all_rows);
+  CHECK(*loss.data<float>() == 0);
+  CHECK(doubles(all) == Doubles(4 * classes, 0));
+}
+
 TEST_CASE("cross-entropy survives huge logits and shows NaN") {
   on_every_level([] {
     const std::int64_t classes = 5000;
