@@ -72,7 +72,7 @@ void add_tokenize_options(CLI::App& app, TokenizeConfig& tokenize) {
   app.add_option("--tokenizer", tokenize.tokenizer, "directory with GPT-2's vocab.json and merges.txt")
       ->type_name("DIR")
       ->required();
-  app.add_option("--data", tokenize.data, "text files, one after the other")->type_name("TEXT ...")->required();
+  app.add_option("--data", tokenize.data, "text files, one after the other")->type_name("TEXT")->required();
   app.add_option("--out", tokenize.out, "file of 16-bit tokens (raw, as nanoGPT has them)")
       ->type_name("FILE.bin")
       ->required();

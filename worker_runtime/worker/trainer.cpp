@@ -81,7 +81,9 @@ TokenDataset check_inputs(const TrainConfig& config, int world_size, int local_w
   const auto& axes = parallel.axes;
   auto dataset = open_dataset(config);
   const auto vocab_size = choose_vocab_size(config, dataset);
-  steps_of_run(config, BatchStream(dataset, batch_plan(config, axes, vocab_size)));
+  auto plan = batch_plan(config, axes, vocab_size);
+  plan.shuffle = false;  // no memory for an order yet
+  steps_of_run(config, BatchStream(dataset, plan));
   auto model = make_model(config, vocab_size, own);
   cut_over_tp(model, axes, axes.tp - 1);  // the rank with least
   const auto description = describe(model);
