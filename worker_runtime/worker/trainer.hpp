@@ -95,7 +95,7 @@ class Trainer {
   std::int64_t tokens_of(std::int64_t step) const;  // that count, of all ranks
   // How many steps the run has: --steps, or those of --epochs.
   std::int64_t steps() const noexcept { return schedule_.total_steps; }
-  const BatchStream& batches() const noexcept { return batches_; }
+  const BatchStream& batches() const noexcept { return *batches_; }
 
  private:
   void load_initial_values();
