@@ -5,7 +5,7 @@ dtrun_test(test_launcher_config unit
 dtrun_test(test_launcher_agent unit
   SOURCES unit/launcher/agent/decide_test.cpp unit/launcher/agent/program_test.cpp unit/launcher/agent/place_test.cpp
           unit/launcher/agent/memory_cgroup_test.cpp unit/launcher/agent/stale_directories_test.cpp unit/launcher/agent/numa_test.cpp
-          unit/launcher/agent/token_option_test.cpp
+          unit/launcher/agent/token_option_test.cpp unit/launcher/agent/restart_clock_test.cpp
   DEPS launcher/agent LINK dtrun_test_job)
 dtrun_test(test_dtrun integration
   SOURCES integration/launcher/agent/dtrun_test.cpp integration/launcher/agent/told_test.cpp

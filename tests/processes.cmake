@@ -27,7 +27,7 @@ dtrun_test(test_report unit
 dtrun_test(test_scenario scenario
   SOURCES scenario/survivors_test.cpp scenario/job_test.cpp scenario/ports_test.cpp scenario/command_line_test.cpp
           scenario/doctor_test.cpp scenario/output_test.cpp scenario/endurance_test.cpp scenario/stop_test.cpp scenario/memory_test.cpp
-          scenario/unkillable_test.cpp scenario/surroundings_test.cpp scenario/snapshot_memory_test.cpp
+          scenario/unkillable_test.cpp scenario/surroundings_test.cpp scenario/snapshot_memory_test.cpp scenario/restart_cost_test.cpp
   LINK dtrun_test_job nlohmann_json::nlohmann_json TIMEOUT 90)
 target_compile_definitions(test_scenario PRIVATE
   DTRUN_PROBE_WORKER="$<TARGET_FILE:probe_worker>" DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")

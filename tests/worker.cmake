@@ -38,7 +38,7 @@ add_dependencies(test_resume_scenario dtrun dtrun-worker)
 dtrun_test(test_worker_scenario scenario
   SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp scenario/worker_layouts_test.cpp
     scenario/own_model_test.cpp
-  DEPS rendezvous/server
+  DEPS rendezvous/server rendezvous/contract
   LINK dtrun_test_job nlohmann_json::nlohmann_json TIMEOUT 180)
 target_compile_definitions(test_worker_scenario PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>"
   DTRUN_WORKER_PROGRAM="$<TARGET_FILE:dtrun-worker>" DTRUN_OWN_MODEL_PROGRAM="$<TARGET_FILE:own_model>" DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")

@@ -16,6 +16,7 @@
 #include "launcher/agent/one_timer.hpp"
 #include "launcher/agent/output_pump.hpp"
 #include "launcher/agent/output_rules.hpp"
+#include "launcher/agent/restart_clock.hpp"
 #include "launcher/agent/rounds.hpp"
 #include "launcher/agent/run_directory.hpp"
 #include "launcher/agent/run_summary.hpp"
@@ -57,6 +58,7 @@ class ElasticAgent::Impl {
         watcher_(io_),
         output_(io_, hub_),
         timer_(io_),
+        look_(io_),
         workers_(watcher_, hub_),
         rounds_(make_rounds(io_, config, plan_, listener())) {
     allow_descriptors(plan_.workers);
@@ -103,7 +105,9 @@ class ElasticAgent::Impl {
     const Seconds grace(now ? 0.0 : std::min(config_.stop.shutdown_grace_seconds(), 86400.0));
     hurry_from_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(grace);
     // One that comes at the very end stops nothing but the waiting for readers.
-    if (state_.phase != Phase::finished) report_.stop_signal = number;
+    if (now) return;
+    report_.stop_signal = number;
+    stop_came_ = Clock::now();
   }
 
   void react(const Event& event) {
@@ -114,6 +118,7 @@ class ElasticAgent::Impl {
     using Kind = Action::Kind;
     switch (action.kind) {
       case Kind::start_workers:
+        restart_.gone(Clock::now());
         events_.restart(action.value);
         rounds_->again(action.value);
         break;
@@ -124,6 +129,7 @@ class ElasticAgent::Impl {
         rounds_->succeeded();
         break;
       case Kind::tell_gone:
+        restart_.gone(Clock::now());
         rounds_->gone(furthest_step(directory_, round_.number, plan_.workers));
         break;
       case Kind::tell_leaving:
@@ -174,7 +180,11 @@ class ElasticAgent::Impl {
   Rounds::Listener listener() {
     return {[this](const Round& round) { start_round(round); },
             [this](RoundStop how, const std::string& why) { stop_round(how, why); },
-            [this](const std::string& why) { another_round(why); },
+            [this](const std::string& why) {
+              round_failed(Clock::now());
+              restart_.gone(Clock::now());
+              another_round(why);
+            },
             [this](const rendezvous::Verdict& verdict) {
               if (state_.shared || verdict.exit_code != kExitSuccess) verdict_ = verdict;
               react({Event::Kind::job_over, verdict.exit_code});
@@ -183,10 +193,13 @@ class ElasticAgent::Impl {
   }
 
   void start_round(const Round& round) {
+    const auto now = Clock::now();
     timer_.cancel();
     end_attempt();
+    restart_.round(now);
     workers_.clear();
     if (!report_.attempts.empty()) directory_.prune_attempt(round_.number);
+    restarted_ = round.restarts > round_.restarts;
     round_ = round;
     culprit_ = -1;
     report_.waited_for.reset();
@@ -202,6 +215,7 @@ class ElasticAgent::Impl {
 
   void stop_round(RoundStop how, const std::string& why) {
     // At the end it is said by the report, and that this node was cut off by the source of rounds.
+    round_failed(Clock::now());
     if (how == RoundStop::next_round) another_round(why);
     react({Event::Kind::round_stops, static_cast<int>(how)});
   }
@@ -236,10 +250,43 @@ class ElasticAgent::Impl {
       return start_failed(before, error, kExitInfrastructure);
     }
     react({Event::Kind::workers_started, wanted - before});
-    if (wanted == plan_.workers) return;
+    if (wanted == plan_.workers) {
+      const auto now = Clock::now();
+      restart_.started(now);
+      return watch_first_step(now);
+    }
     asio::post(io_, [this, number = round_.number] {
       if (state_.phase == Phase::running && round_.number == number) start_batch();
     });
+  }
+
+  // What the round's own start took is told by now, and what the next one takes is counted from here.
+  void round_failed(Clock::time_point now) {
+    tell_restart();
+    tells_steps_ = tells_steps_ || furthest_step(directory_, round_.number, workers_.size()) >= 0;
+    restart_.failed(now);
+  }
+
+  // Only of programs that tell their steps: nothing else is looked at again and again.
+  void watch_first_step(Clock::time_point since) {
+    if (!restart_.waits_for_step()) return;
+    if (!tells_steps_ || look_at_steps()) return tell_restart();
+    look_.arm(until_next_look(Clock::now() - since), [this, since] { watch_first_step(since); });
+  }
+
+  bool look_at_steps() { return restart_.look(progress_of(directory_, round_.number, workers_.size()), Clock::now()); }
+
+  // Once for a round: at its first step or at its end.
+  void tell_restart() {
+    look_.cancel();
+    if (!restart_.waits_for_step()) return;
+    const bool steps_known = look_at_steps() || tells_steps_;
+    const auto times = report_.attempts.back().restart = restart_.times();
+    restart_.forget();
+    if (steps_known || restarted_)
+      hub_.write_notice(fmt::format("dtrun: {} {}{}", restarted_ ? "restart" : "round",
+                                    restarted_ ? round_.restarts : round_.number + 1,
+                                    restart_text(*times, steps_known)));
   }
 
   // The ranks that did start are stopped, and reported.
@@ -264,6 +311,7 @@ class ElasticAgent::Impl {
 
   void worker_ended(int rank) {
     const auto& worker = workers_[rank];
+    if (stop_came_) stop_took_ = Clock::now() - *stop_came_;
     // A SIGKILL that was not ours, and a kill by the kernel that is not yet accounted for.
     if (worker.status->signal == SIGKILL && !worker.killed && memory_.claim_oom_kill())
       workers_.mark_out_of_memory(rank);
@@ -272,6 +320,7 @@ class ElasticAgent::Impl {
     const bool first_failure = state_.phase == Phase::running && !worker.status->success();
     if (first_failure) {
       culprit_ = rank;
+      round_failed(Clock::now());
       event.step = report_.attempts.back().step = furthest_step(directory_, round_.number, workers_.size());
       event.out_of_memory = worker.out_of_memory;
       report_.waited_for = blamed_worker(view(), rank);
@@ -298,6 +347,7 @@ class ElasticAgent::Impl {
 
   void wind_up() {
     timer_.cancel();
+    tell_restart();
     spec_.drop_snapshot_memory();
     const auto earliest = Clock::now() + (state_.gave_up ? kAfterGivingUp : kDrainLimit);
     hub_.drain(Deadline(earliest), [&] { return told_to_hurry() && Clock::now() >= earliest; });
@@ -313,7 +363,7 @@ class ElasticAgent::Impl {
   }
 
   AttemptView view() const { return {workers_, hub_, directory_, memory_, report_.host, round_}; }
-  Ending ending() const { return {state_, culprit_, start_error_, verdict_}; }
+  Ending ending() const { return {state_, culprit_, start_error_, verdict_, stop_took_.count()}; }
 
   const LaunchConfig& config_;
   const JobPlan plan_;
@@ -327,15 +377,21 @@ class ElasticAgent::Impl {
   WorkerSpec spec_;
   Round round_;
   std::optional<rendezvous::Verdict> verdict_;  // of the source of rounds: always of shared ones, else why they failed
-  int culprit_ = -1;                            // local rank of the first failure of this round
-  std::string start_error_;                     // a worker could not be started: why
+  RestartClock restart_;
+  bool restarted_ = false;    // the round follows a failure, not only a change of nodes
+  bool tells_steps_ = false;  // the program was seen to tell its steps
+  int culprit_ = -1;          // local rank of the first failure of this round
+  std::string start_error_;   // a worker could not be started: why
   MemoryCgroup memory_;
+  std::optional<Clock::time_point> stop_came_;   // the first signal that stops the job
+  Seconds stop_took_{0};                         // from then to the last end of a worker
   std::optional<Clock::time_point> hurry_from_;  // from then on nobody waits for readers of the console
 
   OutputHub hub_;
   ExitWatcher watcher_;
   OutputPump output_;
   OneTimer timer_;
+  OneTimer look_;  // at what the workers tell, after a restart
   WorkerGroup workers_;
   std::unique_ptr<Rounds> rounds_;
 };

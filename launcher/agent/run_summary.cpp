@@ -114,13 +114,25 @@ void note_the_stubborn(RunReport& report, const WorkerGroup& workers, int first_
   if (!ranks.empty()) report.notes.push_back(fmt::format("killed, because they did not stop in time: rank {}", ranks));
 }
 
-// Every worker ended by itself: with 0, or of the signal that we passed on.
-bool ended_cleanly(const WorkerGroup& workers, int signal) {
+bool ended_cleanly(const WorkerGroup& workers) {
   for (int rank = 0; rank < workers.size(); ++rank) {
     const auto& worker = workers[rank];
-    if (worker.killed || !worker.status || (!worker.status->success() && worker.status->signal != signal)) return false;
+    if (worker.killed || !worker.status || !worker.status->success()) return false;
   }
   return true;
+}
+
+// As the last line when there is nothing else to say.
+void note_the_stop(RunReport& report, const WorkerGroup& workers) {
+  auto text = "stopped by " + signal_name(report.stop_signal);
+  if (!report.clean) {
+    report.notes.insert(report.notes.begin(), std::move(text));
+  } else if (workers.size() == 0) {
+    report.notes.push_back(text + " before any worker ran");
+  } else {
+    report.notes.push_back(
+        fmt::format("{}, clean: every worker ended with 0, the last after {:.2f} s", text, report.stop_seconds));
+  }
 }
 
 // A failure on this node with no restart left. A signal that came later did not change that, nor did a worker that
@@ -154,6 +166,13 @@ std::int64_t furthest_step(const RunDirectory& directory, int attempt, int worke
     if (step) slowest = slowest < 0 ? *step : std::min(slowest, *step);
   }
   return slowest;
+}
+
+std::vector<Progress> progress_of(const RunDirectory& directory, int attempt, int workers) {
+  std::vector<Progress> result;
+  for (int rank = 0; directory.exists() && rank < workers; ++rank)
+    result.push_back(read_whole_progress(directory.progress_file(attempt, rank)));
+  return result;
 }
 
 std::optional<BlamedWorker> blamed_worker(const AttemptView& attempt, int culprit) {
@@ -226,6 +245,8 @@ void conclude(RunReport& report, const AttemptView& attempt, const Ending& endin
   const auto& state = ending.state;
   report.no_restart = ending.verdict ? ending.verdict->no_restart : state.budget.text(state.no_restart);
   const bool stopped_here = report.stop_signal != 0 && report.exit_code == kExitSignalBase + report.stop_signal;
+  report.clean = ended_cleanly(attempt.workers);
+  report.stop_seconds = ending.stop_seconds;
   if (failed_here(report, attempt, ending)) {
     fill_in_failures(report, attempt, ending);
     if (const auto others = attempt.memory.unclaimed_oom_kills(); others > 0) {
@@ -236,9 +257,7 @@ void conclude(RunReport& report, const AttemptView& attempt, const Ending& endin
   } else if (ending.verdict && ending.verdict->exit_code != kExitSuccess && !stopped_here) {
     note_verdict(report, *ending.verdict);
   } else if (report.stop_signal != 0 && report.exit_code != kExitSuccess) {
-    const bool clean = ended_cleanly(attempt.workers, report.stop_signal);
-    report.notes.insert(report.notes.begin(),
-                        fmt::format("stopped by {}{}", signal_name(report.stop_signal), clean ? ", clean" : ""));
+    note_the_stop(report, attempt.workers);
   }
   const bool failed = report.root_cause || report.elsewhere;
   const bool could_not_start = !ending.start_error.empty() && report.exit_code == kExitInfrastructure;

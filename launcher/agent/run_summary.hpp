@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "launcher/agent/decide.hpp"
 #include "launcher/agent/memory_cgroup.hpp"
@@ -13,6 +14,7 @@
 #include "launcher/logs/output_hub.hpp"
 #include "launcher/process/process_tree.hpp"
 #include "launcher/report/run_report.hpp"
+#include "rendezvous/contract/progress_file.hpp"
 
 namespace dtrun::launcher {
 
@@ -28,6 +30,9 @@ struct AttemptView {
 // How far the attempt is: its slowest worker of those that report progress; -1 when none does.
 std::int64_t furthest_step(const RunDirectory& directory, int attempt, int workers);
 
+// What each worker of this node told of itself.
+std::vector<Progress> progress_of(const RunDirectory& directory, int attempt, int workers);
+
 // The worker that `culprit` waited for, by its error file, as it is now; one of this node that is stopped goes before
 // the one that the file names. Nothing when it blames nobody of this node, or
 // one that failed before.
@@ -41,6 +46,7 @@ struct Ending {
   int culprit = -1;                                   // local rank of the first failure
   const std::string& start_error;                     // a worker could not be started: why
   const std::optional<rendezvous::Verdict>& verdict;  // of the source of rounds, if it has one
+  double stop_seconds = 0;                            // from the first stop signal to the end of the last worker
 };
 
 // For the console, when a failed attempt is followed by another.

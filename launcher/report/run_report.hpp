@@ -49,12 +49,24 @@ struct FailureElsewhere {
   std::string text;  // one line
 };
 
+// What it took to get from the failure of one attempt to the first step of the next, in seconds, each from the end of
+// the phase before. Of the worker's phases only those that it tells, up to where it came.
+struct RestartTimes {
+  double stop = 0;   // from the failure, as the kernel told it, until no process of the attempt was left on this node
+  double round = 0;  // until the next round was known
+  double start = 0;  // until the last worker of this node ran
+  std::optional<double> set_up, load, first_step;
+  std::optional<double> total;
+  std::optional<std::int64_t> resumed_at;  // finished steps that it began with
+};
+
 // One line about what ended an attempt. Jobs may restart for days: details are kept of the last one only.
 struct AttemptSummary {
   int number = 0;
   WallTime start{}, end{};
-  std::string ended_because;  // of a job on several nodes: why another round followed, empty when none did
-  bool failed = false;        // the following fields are about its first failure, on this node
+  std::optional<RestartTimes> restart;  // how it came about; nothing for the first one
+  std::string ended_because;            // of a job on several nodes: why another round followed, empty when none did
+  bool failed = false;                  // the following fields are about its first failure, on this node
   int rank = 0;
   pid_t pid = 0;
   ExitStatus status;
@@ -78,7 +90,10 @@ struct RunReport {
   int restarts_used = 0;
   int max_restarts = 0;
   int stop_signal = 0;  // the signal that stopped the job
-  std::string error;    // the launcher's own: why there was no job, or why it was lost
+  // Of a job that was stopped: every worker of this node ended by itself with 0, and how long the last one took.
+  bool clean = false;
+  double stop_seconds = 0;
+  std::string error;  // the launcher's own: why there was no job, or why it was lost
   std::string error_kind;
   std::string no_restart;  // why there was no further restart, when it was not for their number
   std::optional<WorkerFailure> root_cause;

@@ -51,11 +51,26 @@ ordered_json to_json(const WorkerFailure& failure) {
   return result;
 }
 
+ordered_json to_json(const RestartTimes& times) {
+  const auto known = [](const auto& value) { return value ? ordered_json(*value) : ordered_json(); };
+  ordered_json result;
+  result["total"] = known(times.total);
+  result["stop"] = times.stop;
+  result["round"] = times.round;
+  result["start"] = times.start;
+  result["set_up"] = known(times.set_up);
+  result["load"] = known(times.load);
+  result["first_step"] = known(times.first_step);
+  result["resumed_at"] = known(times.resumed_at);
+  return result;
+}
+
 ordered_json to_json(const AttemptSummary& attempt) {
   ordered_json result;
   result["attempt"] = attempt.number;
   result["start"] = utc_time(attempt.start);
   result["end"] = utc_time(attempt.end);
+  if (attempt.restart) result["restart"] = to_json(*attempt.restart);
   if (!attempt.ended_because.empty()) result["ended_because"] = attempt.ended_because;
   result["failed"] = attempt.failed;
   if (!attempt.failed) return result;
@@ -101,6 +116,9 @@ std::string run_report_json(const RunReport& report) {
   result["max_restarts"] = report.max_restarts;
   result["log_directory"] = report.log_directory;
   result["stop_signal"] = report.stop_signal != 0 ? ordered_json(signal_name(report.stop_signal)) : ordered_json();
+  const bool stopped = report.outcome == Outcome::stopped;
+  result["clean"] = stopped ? ordered_json(report.clean) : ordered_json();
+  result["stop_seconds"] = stopped ? ordered_json(report.stop_seconds) : ordered_json();
   result["error"] = report.error;
   result["root_cause"] = report.root_cause ? to_json(*report.root_cause) : ordered_json();
   result["waited_for"] = nullptr;

@@ -1,7 +1,10 @@
 // How jobs stop: in how much time, who is asked, who is killed (A3, A4, A7, A11, A13, C03, C05).
+#include <fmt/format.h>
+
 #include <csignal>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/base/listener.hpp"
 #include "tests/catch.hpp"
 #include "tests/scenario/dtrun_job.hpp"
 
@@ -86,6 +89,7 @@ TEST_CASE("C03: ranks that use their grace period get it, and dtrun leaves with 
   CHECK(std::chrono::steady_clock::now() - start <= 1500ms);
   for (const auto* rank : {"0", "1", "2"}) CHECK(std::filesystem::exists(directory.file("saved") + rank));
   CHECK_THAT(job.error(), Catch::Contains("stopped by SIGTERM, clean"));
+  CHECK(lines_of(job.error()).size() == 1);
 }
 
 TEST_CASE("C03: a second SIGTERM ends the grace period") {
@@ -100,6 +104,66 @@ TEST_CASE("C03: a second SIGTERM ends the grace period") {
     return job.wait(100ms).has_value();
   }));
   CHECK(job.wait(1ms) == ExitStatus{.code = 143});
+}
+
+TEST_CASE("C03: clean is only what ended with 0 by itself, and the report says so and how long it took") {
+  struct Row {
+    std::string at_term, line;
+    bool clean;
+    double least;
+  };
+  for (const auto& row :
+       {Row{"sleep 1; exit 0", "dtrun: stopped by SIGTERM, clean: every worker ended with 0, the last after 1.", true,
+            1.0},
+        Row{"exit $$RANK", "dtrun: stopped by SIGTERM", false, 0},
+        Row{"trap - TERM; kill -TERM $$$$", "dtrun: stopped by SIGTERM", false, 0}}) {
+    CAPTURE(row.at_term);
+    const TempDirectory directory;
+    Job job({kDtrun, "--nproc-per-node=2", "--max-restarts=1", "--report", directory.file("report"), "--no-python",
+             "/bin/sh", "-c", "trap '" + row.at_term + "' TERM; echo ready; while :; do sleep 0.01; done"});
+    REQUIRE(eventually([&] { return times(job.out(), "ready") == 2; }));
+    job.signal(SIGTERM);
+    CHECK(job.wait(10s) == ExitStatus{.code = 143});
+    const auto lines = lines_of(job.error());
+    REQUIRE(lines.size() == 1);
+    CHECK_THAT(lines[0], Catch::StartsWith(row.line));
+    CHECK((lines[0] == row.line) != row.clean);
+    const auto report = json::parse(directory.read("report"));
+    CHECK(report["outcome"] == "stopped");
+    CHECK(report["clean"] == row.clean);
+    CHECK(report["stop_seconds"].get<double>() >= row.least);
+  }
+}
+
+TEST_CASE("C03: a job that is stopped while it waits for other nodes is stopped before any worker ran") {
+  const TempDirectory directory;
+  const auto endpoint = fmt::format("localhost:{}", listen_on("127.0.0.1", 0, "test").port);
+  Job job(dtrun_argv(
+      {"--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--local-addr=127.0.0.1",
+       "--rdzv-endpoint=" + endpoint, "--events", directory.file("events"), "--report", directory.file("report")},
+      {"print=ran"}));
+  REQUIRE(eventually([&] { return times(directory.read("events"), "\"start\"") == 1; }));
+  job.signal(SIGTERM);
+  CHECK(job.wait(10s) == ExitStatus{.code = 143});
+  CHECK(job.out().empty());
+  CHECK_THAT(job.error(), Catch::Contains("stopped by SIGTERM before any worker ran\n"));
+  CHECK(json::parse(directory.read("report"))["clean"] == true);
+}
+
+TEST_CASE("C03: a second signal of another kind kills, and the first one is told") {
+  const TempDirectory directory;
+  Job job(dtrun_argv({"--nproc-per-node=1", "--grace-period=60", "--report", directory.file("report")},
+                     {"show=TERM", "print=ready", "sleep=0", "forever"}));
+  REQUIRE(eventually([&] { return times(job.out(), "ready") == 1; }));
+  job.signal(SIGTERM);
+  REQUIRE(eventually([&] { return times(job.out(), "got TERM") == 1; }));
+  job.signal(SIGINT);
+  CHECK(job.wait(5s) == ExitStatus{.code = 143});
+  const auto report = json::parse(directory.read("report"));
+  CHECK(report["stop_signal"] == "SIGTERM");
+  CHECK(report["outcome"] == "stopped");
+  CHECK(report["clean"] == false);
+  CHECK_THAT(job.error(), Catch::Contains("stopped by SIGTERM\n"));
 }
 
 TEST_CASE("C05: a hangup without nohup is a graceful stop") {

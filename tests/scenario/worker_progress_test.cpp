@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/contract/progress_file.hpp"
 #include "tests/catch.hpp"
 #include "tests/scenario/worker_job.hpp"
 
@@ -23,9 +24,29 @@ TEST_CASE("every rank of the bundled worker tells its finished steps") {
   for (const auto& entry : fs::recursive_directory_iterator(directory.file("logs"))) {
     if (entry.path().filename() != "progress") continue;
     ++files;
-    CHECK(read_file(entry.path()) == "                   7\n");
+    CHECK(read_progress(entry.path()) == 7);
+    CHECK_THAT(read_file(entry.path()), StartsWith("                   7\n"));
   }
   CHECK(files == 2);
+}
+
+TEST_CASE("the cost of a restart of the bundled worker is told when its first step is finished") {
+  const TempDirectory directory;
+  const auto report = directory.file("report.json");
+  Job job(launch({"--nproc-per-node=2", "--max-restarts=1", "--report", report},
+                 tiny({"--steps", "1000000", "--log-dir", directory.path().string()})),
+          clean());
+  const auto log = (directory.path() / "1" / "steps.jsonl").string();
+  REQUIRE(eventually([&] { return steps_logged(log) >= 3 && pid_of_rank(job.out(), 1) > 0; }, seconds(30)));
+  REQUIRE(::kill(pid_of_rank(job.out(), 1), SIGKILL) == 0);
+  CHECK(eventually([&] { return job.error().find("dtrun: restart 1 took ") != std::string::npos; }, seconds(30)));
+  job.signal(SIGTERM);
+  REQUIRE(job.wait(seconds(30)));
+  INFO(job.error());
+  const auto attempts = json::parse(read_file(report)).at("attempts");
+  REQUIRE(attempts.size() == 2);
+  CHECK(attempts[0].at("signal") == SIGKILL);
+  CHECK(attempts[1].at("restart").at("first_step") > 0);
 }
 
 TEST_CASE("training that starts anew each time makes no progress, and is given up") {

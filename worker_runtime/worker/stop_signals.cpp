@@ -27,6 +27,8 @@ StopSignals::~StopSignals() {
   ::sigaction(SIGINT, &old_int_, nullptr);
 }
 
-bool StopSignals::asked() const noexcept { return stop_asked.load(std::memory_order_relaxed); }
+bool StopSignals::asked() const noexcept { return came(); }
+
+bool StopSignals::came() noexcept { return stop_asked.load(std::memory_order_relaxed); }
 
 }  // namespace dtrun::runtime

@@ -13,6 +13,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
   ~StopSignals();
   bool asked() const noexcept;
+  // The same, also after it is gone: whoever stops the ranks has told this one.
+  static bool came() noexcept;
 
  private:
   struct sigaction old_term_ {};

@@ -15,6 +15,7 @@
 #include "rendezvous/contract/exit_codes.hpp"
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/error_file.hpp"
+#include "worker_runtime/worker/stop_signals.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -45,6 +46,7 @@ void run(int argc, char** argv, const ModelFactory& own_model) {
 }
 
 // A rank that fails because of a peer gives the launcher time to see the peer's end first, and to blame the right one.
+// Where the launcher saw it, it has told this rank to stop: SIGTERM then ends the wait, or has come before it.
 constexpr auto kAfterPeers = std::chrono::milliseconds(250);
 
 // What is wrong with the command line is wrong on every rank of the host alike: one of them says it.
@@ -60,7 +62,8 @@ int report(const std::exception& error) {
     const auto rank = WorkerEnvironment::rank_text();
     fmt::print(stderr, "dtrun-worker{}{}: {}\n", rank.empty() ? "" : " ", rank, error.what());
   }
-  if (silent || dynamic_cast<const CommError*>(&error) != nullptr) std::this_thread::sleep_for(kAfterPeers);
+  const bool after_peers = silent || dynamic_cast<const CommError*>(&error) != nullptr;
+  if (after_peers && !StopSignals::came()) std::this_thread::sleep_for(kAfterPeers);
   return usage ? kExitUsage : kExitFailure;
 }
 

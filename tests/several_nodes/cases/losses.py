@@ -90,7 +90,7 @@ def the_host_is_stopped(lab):
     moment = host.signal("TERM")
     assert [dtrun.wait(3) for dtrun in job.all] == [143] * 3
     assert max(dtrun.ended_at for dtrun in job.all) - moment < 1
-    assert host.error_lines == ["dtrun: stopped by SIGTERM, clean"]
+    assert host.error_lines == ["dtrun: stopped by SIGTERM"]
     for dtrun in others:
         assert dtrun.error_lines == ["dtrun: error: node0 was stopped by SIGTERM; the coordinator ran there"]
         assert {event["signal"] for event in dtrun.events("worker_ended")} == {"SIGTERM"}

@@ -51,7 +51,7 @@ TEST_CASE("only a tree without content is removed, and then all of it") {
   base.write("full/b/line", "x");
   base.write("empty/a/b/c", "");
   base.write("empty/a/b/progress", "                   7\n");
-  base.write("big/progress", std::string(100, 'x'));
+  base.write("big/progress", std::string(200, 'x'));
   fs::create_directories(base.file("empty/a/d"));
   fs::create_directory(base.file("linked"));
   fs::create_directory_symlink(base.file("empty"), base.file("linked/to"));

@@ -166,6 +166,27 @@ TEST_CASE("the JSON form says the same") {
   CHECK(json["others"][0]["exit_code"] == 3);
   CHECK(json["others"][0]["signal"].is_null());
   CHECK(json["notes"][0] == "n");
+  CHECK(json["clean"].is_null());
+}
+
+TEST_CASE("JSON has how a stop went, and what each restart cost as far as it is known") {
+  RunReport report;
+  report.outcome = Outcome::stopped;
+  report.stop_signal = SIGTERM;
+  report.clean = true;
+  report.stop_seconds = 1.5;
+  report.add_attempt(0, {});
+  report.add_attempt(1, {});
+  report.attempts.back().restart = RestartTimes{.stop = 0.25, .total = 0.5, .resumed_at = 120};
+  const auto json = nlohmann::json::parse(run_report_json(report));
+  CHECK(json["clean"] == true);
+  CHECK(json["stop_seconds"] == 1.5);
+  CHECK_FALSE(json["attempts"][0].contains("restart"));
+  const auto& restart = json["attempts"][1]["restart"];
+  CHECK(restart["stop"] == 0.25);
+  CHECK(restart["total"] == 0.5);
+  CHECK(restart["load"].is_null());
+  CHECK(restart["resumed_at"] == 120);
 }
 
 TEST_CASE("the worker that was waited for stands beside the one that failed") {

@@ -19,17 +19,65 @@ using namespace dtrun;
 using dtrun::tests::read_file;
 using dtrun::tests::TempDirectory;
 
-TEST_CASE("the progress file is one line of constant width, whatever is told") {
+TEST_CASE("the progress file has one width, whatever is told, and the steps in its first line") {
   const TempDirectory directory;
   const auto path = directory.file("progress");
   CHECK_FALSE(read_progress(path));
   ProgressWriter writer(path);
   CHECK_FALSE(read_progress(path));  // nothing told yet
+  writer.finished_steps(1);
+  const auto size = read_file(path).size();
   for (const std::int64_t count :
        {std::int64_t{0}, std::int64_t{123456}, std::numeric_limits<std::int64_t>::max(), std::int64_t{5}}) {
     writer.finished_steps(count);
     CHECK(read_progress(path) == count);
-    CHECK(read_file(path).size() == 21);
+    CHECK(read_file(path).size() == size);
+    CHECK(read_file(path).find('\n') == 20);
+  }
+}
+
+TEST_CASE("a worker tells its phases beside its steps, and what it did not come to is not there") {
+  const TempDirectory directory;
+  const auto path = directory.file("progress");
+  const auto start = Clock::now();
+  CHECK_FALSE(read_whole_progress(path).told);
+  ProgressWriter writer(path);
+  CHECK_FALSE(read_whole_progress(path).told);
+  writer.set_up();
+  auto told = read_whole_progress(path);
+  CHECK(told.told);
+  CHECK(told.steps == -1);
+  CHECK_FALSE(read_progress(path));
+  REQUIRE(told.set_up);
+  CHECK(*told.set_up >= start);
+  CHECK_FALSE((told.began_at || told.loaded || told.first_step));
+  writer.loaded(120);
+  told = read_whole_progress(path);
+  CHECK(told.steps == 120);
+  CHECK(told.began_at == 120);
+  CHECK(read_progress(path) == 120);
+  REQUIRE(told.loaded);
+  CHECK(*told.loaded >= *told.set_up);
+  CHECK_FALSE(told.first_step);
+  writer.finished_steps(121);
+  const auto first = read_whole_progress(path).first_step;
+  writer.finished_steps(122);
+  told = read_whole_progress(path);
+  CHECK(told.steps == 122);
+  CHECK(told.began_at == 120);
+  REQUIRE(first);
+  CHECK(told.first_step == first);
+  CHECK(*first <= Clock::now());
+}
+
+TEST_CASE("of a program that tells its steps only, or something else beside them, the steps are read") {
+  const TempDirectory directory;
+  for (const auto* text : {"7\n", "  7\nbegan 3", "7\nbegan 1 set-up 2 loaded 3 first-step x\n",
+                           "7\nbegan 1 set-up 2 loaded 3 first-step 4 5\n"}) {
+    directory.write("progress", text);
+    const auto told = read_whole_progress(directory.file("progress"));
+    CHECK(told.steps == 7);
+    CHECK_FALSE((told.began_at || told.set_up || told.loaded || told.first_step));
   }
 }
 
