@@ -46,7 +46,7 @@ TEST_CASE("the cost of a restart of the bundled worker is told when its first st
   const auto attempts = json::parse(read_file(report)).at("attempts");
   REQUIRE(attempts.size() == 2);
   CHECK(attempts[0].at("signal") == SIGKILL);
-  CHECK(attempts[1].at("restart").at("first_step") > 0);
+  CHECK(attempts[1].at("restart").at("first_step").get<double>() > 0);
 }
 
 TEST_CASE("training that starts anew each time makes no progress, and is given up") {
