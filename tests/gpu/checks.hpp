@@ -25,6 +25,11 @@ std::string products_equal_the_host(Device& device);
 // Products as large as those of a model: how fast they are.
 std::string speed_of_products(Device& device, DType dtype, bool tf32);
 
+// Attention in bf16 by a device that has cuDNN, beside our kernels on one that has not: results, that they repeat,
+// speed.
+std::string cudnn_attention_is_ours(Device& ours, Device& cudnn);
+std::string speed_of_attention(Device& ours, Device& cudnn);
+
 std::string events_order_streams(Device& device);
 std::string copies_arrive(Device& device);
 std::string too_much_memory_is_refused_by_name(Device& device);

@@ -14,6 +14,7 @@
 #include "worker_runtime/device/libraries.hpp"
 #include "worker_runtime/ops/cpu_level.hpp"
 #include "worker_runtime/ops/gpu/fake/fake_blas_lt.hpp"
+#include "worker_runtime/ops/gpu/fake/fake_cudnn.hpp"
 
 namespace dtrun::runtime::gpu_check {
 namespace {
@@ -28,6 +29,22 @@ std::unique_ptr<Device> open(std::string_view name) {
       Device::Apis{&cuda_library().cuda, &counting(cuda_library().kernels), &blas_lt_library()}, index);
 }
 
+// Our kernels have the bits of their twins, cuDNN's have not: `device` has none, a second one of the same GPU has.
+void check_cudnn(Report& report, Device& device, bool small) {
+  constexpr const char* kName = "attention by cuDNN and by us";
+  Device::Apis apis = device.apis();
+  if (device.kind() == "cuda") {
+    apis = with_cudnn(apis);
+  } else {
+    apis.cudnn = &ops::gpu::fake_cudnn();
+  }
+  if (apis.cudnn == nullptr) return report.skip(kName, apis.without_cudnn);
+  Device other(apis, device.index(), device.kind());
+  if (other.cudnn() == nullptr) return report.skip(kName, other.apis().without_cudnn);
+  report.row(kName, [&] { return cudnn_attention_is_ours(device, other); });
+  if (!small) report.row("speed of attention", [&] { return speed_of_attention(device, other); });
+}
+
 void check_all(Device& device, bool small) {
   Report report;
   report.row("device", [&] { return describe(device); });
@@ -37,6 +54,7 @@ void check_all(Device& device, bool small) {
   report.row("ranks that share the device", [&] { return ranks_share_the_device(device, small ? 2 : 20); });
   report.row("every kernel was launched", every_kernel_was_launched);
   report.row("products and the host", [&] { return products_equal_the_host(device); });
+  check_cudnn(report, device, small);
   report.row("events order streams", [&] { return events_order_streams(device); });
   if (device.kind() == "cuda" && !small) {
     report.row("NCCL, one rank", [&] { return nccl_of_one_rank(device, nccl::library().api, nccl::library().path); });

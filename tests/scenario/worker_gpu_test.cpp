@@ -48,6 +48,24 @@ std::string refusal(int ranks, const Words& arguments, const Words& environment 
 
 }  // namespace
 
+TEST_CASE("a fake GPU uses cuDNN when it is told to, and says what attention runs on") {
+  const auto out_of = [](const std::string& use, const std::string& dtype) {
+    auto job_options = clean();
+    job_options.environment.push_back("DTRUN_CUDNN=" + use);
+    Job job(launch({"--nproc-per-node=1"}, tiny({"--steps", "2", "--device", "fake-cuda", "--dtype", dtype})),
+            job_options);
+    const auto status = job.wait(seconds(60));
+    REQUIRE(status);
+    INFO(job.error());
+    CHECK(status->shell_code() == 0);
+    CHECK_THAT(job.error(), !Contains("cuDNN"));
+    return job.out();
+  };
+  CHECK_THAT(out_of("on", "bf16"), Contains("attention: cuDNN 9.19\n"));
+  CHECK_THAT(out_of("on", "f32"), Contains("attention: own kernels (cuDNN's are for bf16, this is f32)"));
+  CHECK_THAT(out_of("auto", "bf16"), Contains("attention: own kernels (cuDNN is not used)"));
+}
+
 TEST_CASE("processes with fake GPUs train to the parameters of the CPU") {
   for (const auto& [ranks, options] :
        std::vector<std::pair<int, Words>>{{1, {"--micro-batches", "2"}},

@@ -11,6 +11,7 @@
 #include "worker_runtime/core/memory_account.hpp"
 #include "worker_runtime/core/memory_error.hpp"
 #include "worker_runtime/device/blas_lt.hpp"
+#include "worker_runtime/device/cudnn.hpp"
 #include "worker_runtime/device/error.hpp"
 #include "worker_runtime/kernels/list.hpp"
 
@@ -164,6 +165,7 @@ Device::Device(const Apis& apis, int index, std::string kind) : apis_(apis), ind
 Device::~Device() {
   faults_.reset();
   compute_.reset();
+  cudnn_.reset();
   staging_.reset();
 }
 

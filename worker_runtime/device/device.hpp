@@ -25,7 +25,9 @@
 namespace dtrun::runtime {
 
 struct BlasLtApi;
+struct CudnnApi;
 class BlasLt;
+class Cudnn;
 class Device;
 
 // A place in the order of a stream. A value; copies share it. Empty until recorded.
@@ -78,9 +80,11 @@ class Stream {
 class Device final : public DeviceMemory {
  public:
   struct Apis {
-    const cuda::CudaApi* cuda = nullptr;  // all three outlive the device
+    const cuda::CudaApi* cuda = nullptr;  // all of them outlive the device
     const cuda::KernelApi* kernels = nullptr;
     const BlasLtApi* blas_lt = nullptr;  // null: products are not to be had (tests of other parts)
+    const CudnnApi* cudnn = nullptr;     // null: own kernels instead
+    std::string without_cudnn = {};      // why
   };
   // `index`: of the runtime, after CUDA_VISIBLE_DEVICES. Throws DeviceError when there is none or it cannot be used.
   Device(const Apis& apis, int index, std::string kind = "cuda");
@@ -105,6 +109,9 @@ class Device final : public DeviceMemory {
   Stream& current() noexcept;
   // Matrix products (device/blas_lt.hpp); made by the first call. Throws DeviceError when they are not to be had.
   BlasLt& blas_lt();
+  // Null where cuDNN is not used (apis().without_cudnn says why). Made by the first call; when it cannot be, that is a
+  // warning.
+  Cudnn* cudnn();
 
   // Blocks until `event`. Calls every check of add_check() meanwhile and at the end, so that a collective that will
   // never end or was aborted is an error and no hang. Throws what a check throws, and DeviceError.
@@ -159,6 +166,8 @@ class Device final : public DeviceMemory {
   std::unique_ptr<Stream> compute_;
   std::mutex blas_lt_mutex_;
   std::unique_ptr<BlasLt> blas_lt_;
+  std::mutex cudnn_mutex_;
+  std::unique_ptr<Cudnn> cudnn_;
 };
 
 // Makes a stream the current one of this thread for its device, until the guard dies.

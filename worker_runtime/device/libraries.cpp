@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "rendezvous/base/env.hpp"
+#include "rendezvous/base/error.hpp"
 #include "worker_runtime/device/blas_lt_api.hpp"
 #include "worker_runtime/device/cuda_library.hpp"
+#include "worker_runtime/device/cudnn.hpp"
 #include "worker_runtime/device/error.hpp"
 #include "worker_runtime/kernels/list.hpp"
 
@@ -66,6 +69,33 @@ BlasLtApi open_blas_lt() {
   return api;
 }
 
+CudnnApi open_cudnn() {
+  const Library file =
+      open_library({.what = "cuDNN",
+                    .names = {"libcudnn.so.9"},
+                    .variable = "DTRUN_CUDNN_LIB",
+                    .packages = {"nvidia/cudnn/lib"},
+                    .fix = "install cuDNN 9 or `pip install nvidia-cudnn-cu13`, or set DTRUN_CUDNN_LIB"});
+  CudnnApi api{};
+  file.fill(api.get_version, "cudnnGetVersion");
+  if (const std::size_t version = api.get_version(); version < 91100)
+    throw DeviceError("device", fmt::format("{} is version {}, expected 9.11 or newer: `pip install -U "
+                                            "nvidia-cudnn-cu13`, or set DTRUN_CUDNN_LIB to a newer one",
+                                            file.path(), cudnn_version_text(version)));
+  file.fill(api.get_error_string, "cudnnGetErrorString");
+  file.fill(api.get_last_error_string, "cudnnGetLastErrorString");
+  file.fill(api.create, "cudnnCreate");
+  file.fill(api.destroy, "cudnnDestroy");
+  file.fill(api.set_stream, "cudnnSetStream");
+  file.fill(api.create_descriptor, "cudnnBackendCreateDescriptor");
+  file.fill(api.destroy_descriptor, "cudnnBackendDestroyDescriptor");
+  file.fill(api.finalize, "cudnnBackendFinalize");
+  file.fill(api.set_attribute, "cudnnBackendSetAttribute");
+  file.fill(api.get_attribute, "cudnnBackendGetAttribute");
+  file.fill(api.execute, "cudnnBackendExecute");
+  return api;
+}
+
 }  // namespace
 
 const cuda::CudaLibrary& cuda_library() {
@@ -78,12 +108,32 @@ const BlasLtApi& blas_lt_library() {
   return api;
 }
 
-Library open_cudnn() {
-  return open_library({.what = "cuDNN",
-                       .names = {"libcudnn.so.9"},
-                       .variable = "DTRUN_CUDNN_LIB",
-                       .packages = {"nvidia/cudnn/lib"},
-                       .fix = "install cuDNN 9 or `pip install nvidia-cudnn-cu13`, or set DTRUN_CUDNN_LIB"});
+const CudnnApi& cudnn_library() {
+  static const CudnnApi api = open_cudnn();
+  return api;
+}
+
+CudnnUse cudnn_use() {
+  const std::string word = env::get("DTRUN_CUDNN").value_or("auto");
+  if (word == "auto" || word.empty()) return CudnnUse::automatic;
+  if (word == "on") return CudnnUse::on;
+  if (word == "off") return CudnnUse::off;
+  throw UsageError("device", fmt::format("DTRUN_CUDNN is \"{}\", expected auto, on or off", word));
+}
+
+Device::Apis with_cudnn(Device::Apis apis) {
+  const CudnnUse use = cudnn_use();
+  if (use == CudnnUse::off) {
+    apis.without_cudnn = "DTRUN_CUDNN=off";
+    return apis;
+  }
+  try {
+    apis.cudnn = &cudnn_library();
+  } catch (const DeviceError& error) {
+    if (use == CudnnUse::on) throw;
+    apis.without_cudnn = error.what();
+  }
+  return apis;
 }
 
 int checked_device_count(const cuda::CudaApi& cuda, cuda::Result result, int count) {
@@ -119,7 +169,7 @@ std::unique_ptr<Device> open_cuda_device(int index) {
     throw DeviceError("device",
                       fmt::format("there is no device {}: this process sees {} (CUDA_VISIBLE_DEVICES)", index, count));
   auto device = std::make_unique<Device>(
-      Device::Apis{.cuda = &cuda_library().cuda, .kernels = &cuda_library().kernels, .blas_lt = &blas_lt_library()},
+      with_cudnn({.cuda = &cuda_library().cuda, .kernels = &cuda_library().kernels, .blas_lt = &blas_lt_library()}),
       index);
   if (const auto& is = device->properties(); is.major < 8)
     throw DeviceError("device", fmt::format("device {} ({}) has compute capability {}.{}, expected 8.0 or newer", index,

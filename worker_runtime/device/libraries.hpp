@@ -1,6 +1,7 @@
 // The real libraries behind the tables of device/. Nothing is opened before a device is asked for.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,7 @@
 namespace dtrun::runtime {
 
 struct BlasLtApi;
+struct CudnnApi;
 namespace cuda {
 struct CudaLibrary;
 }
@@ -19,8 +21,15 @@ struct CudaLibrary;
 const cuda::CudaLibrary& cuda_library();
 // The same of libcublasLt: 12 or newer.
 const BlasLtApi& blas_lt_library();
-// An open libcudnn, which nothing of dtrun calls yet.
-Library open_cudnn();
+// The same of libcudnn: 9.11 or newer.
+const CudnnApi& cudnn_library();
+
+// DTRUN_CUDNN, "auto" without it. Throws UsageError.
+enum class CudnnUse : std::uint8_t { automatic, on, off };
+CudnnUse cudnn_use();
+// Adds cuDNN to the tables of a GPU unless it is off, or the reason why not. Throws DeviceError when it is on and
+// cannot be had.
+Device::Apis with_cudnn(Device::Apis apis);
 
 // How many devices CUDA_VISIBLE_DEVICES leaves to this process, one or more. Throws NoDeviceError when there is
 // none, naming the reason: no driver, one that is too old, no GPU.

@@ -11,6 +11,7 @@
 #include "worker_runtime/device/fake/fake_cuda.hpp"
 #include "worker_runtime/device/libraries.hpp"
 #include "worker_runtime/ops/gpu/fake/fake_blas_lt.hpp"
+#include "worker_runtime/ops/gpu/fake/fake_cudnn.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -28,7 +29,9 @@ std::unique_ptr<Device> open_fake(const WorkerEnvironment& place) {
   if (said.find("devices=") == std::string::npos) config.devices = place.local_world_size;
   const int index = device_index(place, config.devices, std::nullopt);
   fake::install(config);
-  return fake::create_fake_device(index, &ops::gpu::fake_blas_lt());
+  // Its bits are those of the CPU's twins only without cuDNN.
+  const bool cudnn = cudnn_use() == CudnnUse::on;
+  return fake::create_fake_device(index, &ops::gpu::fake_blas_lt(), cudnn ? &ops::gpu::fake_cudnn() : nullptr);
 }
 
 // A machine without GPUs is no news. One with the driver loaded, or a user who names the library, expects them.

@@ -13,6 +13,7 @@
 #include "rendezvous/base/whole_file.hpp"
 #include "rendezvous/contract/progress_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
+#include "worker_runtime/ops/gpu/sdpa.hpp"
 #include "worker_runtime/parallel/sharding_text.hpp"
 #include "worker_runtime/worker/checkpoints.hpp"
 #include "worker_runtime/worker/commands.hpp"
@@ -34,7 +35,13 @@ SessionOptions session_options(const TrainConfig& config) {
   return options;
 }
 
-void print_plan(const Trainer& trainer, const TrainConfig& config, bool own_model) {
+std::int64_t head_dim_of(const ModelChoice& choice) {
+  if (const auto* llama = std::get_if<LlamaConfig>(&choice)) return llama->dim_of_head();
+  const auto& gpt2 = std::get<GPT2Config>(choice);
+  return gpt2.n_embd / gpt2.n_head;
+}
+
+void print_plan(const Trainer& trainer, const TrainConfig& config, Device* device, bool own_model) {
   const auto& program = trainer.program();
   const auto& axes = program.config.axes;
   const auto& data = trainer.dataset();
@@ -53,6 +60,11 @@ void print_plan(const Trainer& trainer, const TrainConfig& config, bool own_mode
     const auto of_epochs = trainer.batches().first_step_of(config.epochs);
     fmt::print("{}: {}{}\n", counted(config.epochs, "epoch"), counted(of_epochs, "step"),
                trainer.steps() < of_epochs ? fmt::format(", --steps ends the run after {}", trainer.steps()) : "");
+  }
+  if (device != nullptr && !own_model) {
+    const auto head_dim = head_dim_of(config.model_choice(trainer.vocab_size()));
+    fmt::print("attention: {}\n",
+               ops::gpu::attention_engine(*device, program.config.param_dtype, head_dim, config.seq_len));
   }
   std::fflush(stdout);
 }
@@ -151,7 +163,7 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
   StepLog step_log(make_log_directory(session.environment(), config.log_dir));
   const auto save = default_run ? (step_log.path().parent_path() / "model.safetensors").string() : config.save;
   if (session.is_first()) {
-    print_plan(trainer, config, static_cast<bool>(own));
+    print_plan(trainer, config, session.device(), static_cast<bool>(own));
     fmt::print("step log: {} (one per rank)\n", step_log.path().string());
   }
   if (config.show_sharding) {
@@ -161,8 +173,9 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
   Checkpoints checkpoints(session, trainer, config);
   Progress progress(trainer.steps(), config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   ProgressWriter told(session.environment().progress_file);
+  told.set_up();
   checkpoints.resume();
-  if (trainer.finished_steps() > 0) told.finished_steps(trainer.finished_steps());
+  told.loaded(trainer.finished_steps());
   const StopSignals signals;
   const auto start = Clock::now();
   const auto want_stop = [&] {

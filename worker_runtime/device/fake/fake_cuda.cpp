@@ -95,8 +95,8 @@ std::vector<std::string> reset() {
   return left;
 }
 
-std::unique_ptr<Device> create_fake_device(int index, const BlasLtApi* blas_lt) {
-  return std::make_unique<Device>(Device::Apis{&cuda_api(), &kernel_api(), blas_lt}, index, "fake-cuda");
+std::unique_ptr<Device> create_fake_device(int index, const BlasLtApi* blas_lt, const CudnnApi* cudnn) {
+  return std::make_unique<Device>(Device::Apis{&cuda_api(), &kernel_api(), blas_lt, cudnn}, index, "fake-cuda");
 }
 
 cuda::Result enqueue(cuda::StreamHandle handle, FakeOperation operation) {

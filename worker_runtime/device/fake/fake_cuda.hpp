@@ -56,7 +56,8 @@ void install(const FakeCudaConfig& config);
 std::vector<std::string> reset();
 
 // Device `index` of kind "fake-cuda" with these tables.
-std::unique_ptr<Device> create_fake_device(int index, const BlasLtApi* blas_lt = nullptr);
+std::unique_ptr<Device> create_fake_device(int index, const BlasLtApi* blas_lt = nullptr,
+                                           const CudnnApi* cudnn = nullptr);
 
 // Work of another library on a stream.
 enum class Poll : std::uint8_t { again, done, failed };

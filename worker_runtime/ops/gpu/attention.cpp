@@ -4,6 +4,7 @@
 
 #include "worker_runtime/ops/gpu/gpu.hpp"
 #include "worker_runtime/ops/gpu/on_device.hpp"
+#include "worker_runtime/ops/gpu/sdpa.hpp"
 
 namespace dtrun::runtime::ops::gpu {
 namespace {
@@ -37,7 +38,7 @@ void by_dim(std::int64_t dim, Function f) {
 }  // namespace
 
 void attention_forward(const AttentionPlaces& places, const Tensor& out, const Tensor& lse) {
-  if (out.numel() == 0) return;
+  if (out.numel() == 0 || sdpa_forward(places, out, lse)) return;
   by_type(out, [&](auto type) {
     using T = decltype(type);
     const auto tensors = tensors_of<T>(places, out);
@@ -50,7 +51,7 @@ void attention_forward(const AttentionPlaces& places, const Tensor& out, const T
 
 void attention_backward(const AttentionPlaces& places, const Tensor& out, const Tensor& lse, const Tensor& dout,
                         const GroupedAttentionGrads& grads) {
-  if (out.numel() == 0) return;
+  if (out.numel() == 0 || sdpa_backward(places, out, lse, dout, grads)) return;
   by_type(out, [&](auto type) {
     using T = decltype(type);
     const auto tensors = tensors_of<T>(places, out);

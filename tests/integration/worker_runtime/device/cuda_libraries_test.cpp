@@ -1,9 +1,11 @@
 // The real libraries, as far as they go without a driver. Cases without their library are skipped, with the reason.
 #include <cstdio>
+#include <cstdlib>
 
 #include "tests/catch.hpp"
 #include "worker_runtime/device/blas_lt_api.hpp"
 #include "worker_runtime/device/cuda_library.hpp"
+#include "worker_runtime/device/cudnn_api.hpp"
 #include "worker_runtime/device/error.hpp"
 #include "worker_runtime/device/libraries.hpp"
 #include "worker_runtime/kernels/list.hpp"
@@ -94,10 +96,32 @@ TEST_CASE("cuBLASLt makes descriptors without a driver, and says by name that it
   CHECK_THAT(api.get_status_name(status), Catch::Equals("CUBLAS_STATUS_NOT_INITIALIZED"));
 }
 
-TEST_CASE("cuDNN loads") {
-  Library cudnn;
-  if (!there([&] { cudnn = open_cudnn(); })) return;
-  CHECK(cudnn.find("cudnnGetVersion") != nullptr);
+TEST_CASE("cuDNN loads, makes descriptors without a driver, and says by name that it cannot make a handle") {
+  if (!there(cudnn_library)) return;
+  const CudnnApi& api = cudnn_library();
+  CHECK(api.get_version() >= 91100);
+  cudnn::Descriptor tensor = nullptr;
+  REQUIRE(api.create_descriptor(cudnn::Kind::tensor, &tensor) == cudnn::ok);
+  CHECK(api.destroy_descriptor(tensor) == cudnn::ok);
+  if (has_driver()) return;
+  cudnn::Handle handle = nullptr;
+  const cudnn::Status status = api.create(&handle);
+  CHECK(status != cudnn::ok);
+  CHECK_THAT(api.get_error_string(status), Contains("CUDNN_STATUS_"));
+}
+
+TEST_CASE("DTRUN_CUDNN says whether cuDNN is used") {
+  const auto say = [](const char* word) { ::setenv("DTRUN_CUDNN", word, 1); };
+  ::unsetenv("DTRUN_CUDNN");
+  CHECK(cudnn_use() == CudnnUse::automatic);
+  say("off");
+  CHECK(with_cudnn({}).cudnn == nullptr);
+  CHECK(with_cudnn({}).without_cudnn == "DTRUN_CUDNN=off");
+  say("yes");
+  CHECK_THROWS_WITH(cudnn_use(), Contains("expected auto, on or off"));
+  say("on");
+  CHECK(cudnn_use() == CudnnUse::on);
+  ::unsetenv("DTRUN_CUDNN");
 }
 
 }  // namespace dtrun::runtime

@@ -24,6 +24,7 @@ struct FakeRanksOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(20);
   const runtime::cuda::CudaApi* api = nullptr;  // instead of FakeCuda's own table
   bool loopback = false;                        // all ranks on one GPU
+  const runtime::CudnnApi* cudnn = nullptr;     // attention by it
 };
 
 inline std::string run_fake_rank(const std::filesystem::path& directory, int rank, int n,
@@ -33,8 +34,8 @@ inline std::string run_fake_rank(const std::filesystem::path& directory, int ran
   try {
     runtime::MemoryAccount account;
     const auto& api = options.api != nullptr ? *options.api : fake::cuda_api();
-    runtime::Device device({&api, &fake::kernel_api(), &runtime::ops::gpu::fake_blas_lt()}, options.loopback ? 0 : rank,
-                           "fake-cuda");
+    runtime::Device device({&api, &fake::kernel_api(), &runtime::ops::gpu::fake_blas_lt(), options.cudnn},
+                           options.loopback ? 0 : rank, "fake-cuda");
     runtime::GroupOptions group_options;
     group_options.account = &account;
     group_options.device = &device;
