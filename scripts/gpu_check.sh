@@ -76,6 +76,43 @@ check_train() {
 check_train "training, one GPU and the CPU" plain 1e-3
 check_train "training, FSDP over one GPU" fsdp 1e-3 --parallel fsdp=1
 
+# The speed of a step: GPT-2 124M in bf16, 32 x 1024 tokens; a model of no size where the GPU is simulated. Where PyTorch can use the same
+# device it says what to expect: 0.5 of the rate of its bf16 products, 0.95 of the speed of its compiled step.
+speed() {
+  local layers=12 hidden=768 heads=12 length=1024 vocabulary=50257 batch=32 steps=25 gemm=8192 on=cuda
+  if [ "$device" != cuda ]; then layers=1 hidden=32 heads=2 length=32 vocabulary=256 batch=2 gemm=64 on=cpu; fi
+  python3 -c "import random, struct, sys; random.seed(1)
+sys.stdout.buffer.write(b''.join(struct.pack('<H', random.randrange($vocabulary)) for _ in range(200 * $length)))" >"$work/tokens.bin"
+  local model=(--layers $layers --hidden $hidden --heads $heads --seq-len $length --vocab-size $vocabulary --batch-size $batch)
+  train "$device" speed "${model[@]}" --steps $steps --data "$work/tokens.bin" --dtype bf16 --log-dir "$work/speed" || { tail -n 5 "$work/speed.txt"; return 1; }
+  local torch=${DTRUN_TORCH_PYTHON:-$HOME/.cache/dtrun-torch/bin/python} beside=()
+  if "$torch" -c "import sys, torch; sys.exit('$on' == 'cuda' and not torch.cuda.is_available())" 2>/dev/null; then
+    [ "$on" = cpu ] || beside=(--compile)
+    "$torch" scripts/bench/step/step_torch.py --device $on --dtype bf16 --gemm $gemm "${beside[@]}" --layers $layers --hidden $hidden --heads $heads \
+      --seq-len $length --vocab $vocabulary --batch-size $batch --steps 20 --warmup 5 >"$work/torch.json" 2>"$work/torch.txt" || { tail -n 5 "$work/torch.txt"; return 1; }
+  fi
+  python3 - "$work/speed.json" "$work/speed/0/steps.jsonl" "$work/torch.json" "$on" <<'PYTHON'
+import json, pathlib, statistics, sys
+report, log, torch, on = json.load(open(sys.argv[1])), open(sys.argv[2]), pathlib.Path(sys.argv[3]), sys.argv[4]
+ours = statistics.median([json.loads(line)["milliseconds"]["total"] for line in log][5:])
+rate = 3 * report["forward_flops_per_step"] / ours / 1e9  # backward is twice forward
+text = f"{ours:.1f} ms a step, {rate:.3f} TFLOP/s"
+good = True
+if torch.exists():
+    other = json.loads(torch.read_text())
+    of_gemm, of_torch = rate / other["gemm_teraflops"], other["median_ms"] / ours
+    text += f", {of_gemm:.2f} of bf16 products (bar 0.5), {of_torch:.2f} x torch {other['torch']} (bar 0.95)"
+    good = on != "cuda" or (of_gemm >= 0.5 and of_torch >= 0.95)  # a simulated GPU has no speed
+else:
+    text += "; no PyTorch that uses this device: nothing beside it"
+print(text)
+sys.exit(not good)
+PYTHON
+}
+start=$SECONDS result=ok
+detail=$(speed) || result=FAILED
+row "GPT-2 124M, bf16" $result "$((SECONDS - start))" "${detail##*$'\n'}"
+
 if [ "$device" = cuda ]; then
   timed "collectives of one GPU" 120 "$bin/dtrun" --nproc-per-node=1 worker bench --device=cuda --max-bytes 16M --iterations 5
   if command -v compute-sanitizer >/dev/null; then

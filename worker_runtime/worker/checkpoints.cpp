@@ -143,7 +143,9 @@ void Checkpoints::keep_in_memory() {
     if (memory_->steps().empty() && !fits_into_memory(memory_->bytes(), session_.environment().local_world_size))
       throw Error("worker", fmt::format("{} more bytes for each rank are too many", memory_->bytes()));
     const auto meta = trainer_.state_meta(job_);
+    const auto start = Clock::now();
     memory_->write(meta.step, meta.run, state_);
+    cost_.in_memory += Clock::now() - start;
   } catch (const Error& error) {
     log::warning("worker", "no state is kept in memory for a restart: {}", error.what());
     memory_.reset();
@@ -152,7 +154,12 @@ void Checkpoints::keep_in_memory() {
 
 void Checkpoints::save() {
   saved_ = trainer_.finished_steps();
+  const auto start = Clock::now();
   writer_->save(trainer_.state_meta(job_), state_);
+  const auto stall = Clock::now() - start;
+  ++cost_.checkpoints;
+  cost_.stalled += stall;
+  cost_.longest_stall = std::max(cost_.longest_stall, stall);
 }
 
 void Checkpoints::after_step() {
@@ -165,6 +172,8 @@ void Checkpoints::after_step() {
 void Checkpoints::tell(const std::vector<SaveOutcome>& outcomes) {
   for (const auto& outcome : outcomes) {
     last_error_ = outcome.error;
+    cost_.bytes_written += outcome.bytes_written;
+    cost_.copying += outcome.copy;
     if (outcome.error.empty()) newest_ = outcome.path.string();
     if (!session_.is_first()) continue;
     if (!outcome.warning.empty()) log::warning("worker", "checkpoint of step {}: {}", outcome.step, outcome.warning);

@@ -7,12 +7,23 @@
 #include <optional>
 #include <string>
 
+#include "rendezvous/base/clock.hpp"
 #include "worker_runtime/checkpoint/checkpoint_writer.hpp"
 #include "worker_runtime/worker/memory_snapshot.hpp"
 #include "worker_runtime/worker/session.hpp"
 #include "worker_runtime/worker/trainer.hpp"
 
 namespace dtrun::runtime {
+
+// What saving has cost this rank.
+struct SavingCost {
+  std::int64_t checkpoints = 0;     // saved, also without success
+  std::uint64_t bytes_written = 0;  // by this rank
+  Clock::duration copying{};        // into host memory, for checkpoints
+  Clock::duration stalled{};        // what steps waited for checkpoints: the copies, and saves that were still going on
+  Clock::duration longest_stall{};
+  Clock::duration in_memory{};  // what steps waited for states in memory
+};
 
 // That --checkpoint-dir can be used. Throws UsageError. For one rank, before training.
 void check_checkpoint_directory(const TrainConfig& config);
@@ -31,6 +42,7 @@ class Checkpoints {
   // Collective, after the last step: saves it, unless that was done. Throws Error when it could not be saved. Where the
   // newest checkpoint is; empty when there is none.
   std::string finish();
+  const SavingCost& cost() const noexcept { return cost_; }
 
  private:
   struct Newest {  // of the disk, when it is of interest
@@ -55,6 +67,7 @@ class Checkpoints {
   std::int64_t saved_ = -1;  // step of the last save() or of what was resumed
   std::string newest_;
   std::string last_error_;
+  SavingCost cost_;
 };
 
 }  // namespace dtrun::runtime

@@ -70,8 +70,8 @@ void print_plan(const Trainer& trainer, const TrainConfig& config, Device* devic
 }
 
 nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, const TrainConfig& config,
-                                   const TrainOutcome& outcome, const std::string& hash,
-                                   const std::string& checkpoint) {
+                                   const TrainOutcome& outcome, const std::string& hash, const std::string& checkpoint,
+                                   const SavingCost& cost) {
   nlohmann::ordered_json report;
   report["world_size"] = session.environment().world_size;
   report["restart_count"] = session.environment().restart_count;
@@ -87,6 +87,15 @@ nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, con
   report["loss_last"] = outcome.loss_last;
   report["params_xxh64"] = hash;
   if (!checkpoint.empty()) report["checkpoint"] = checkpoint;
+  const auto milliseconds = [](Clock::duration time) {
+    return std::chrono::duration<double, std::milli>(time).count();
+  };
+  report["saving"] = {{"checkpoints", cost.checkpoints},
+                      {"bytes_written", cost.bytes_written},
+                      {"copy_ms", milliseconds(cost.copying)},
+                      {"stall_ms", milliseconds(cost.stalled)},
+                      {"longest_stall_ms", milliseconds(cost.longest_stall)},
+                      {"memory_ms", milliseconds(cost.in_memory)}};
   report["bytes_sent_per_step"] = trainer.prediction().step_bytes;  // equal to what was counted, or the run had failed
   report["peak_bytes_of_last_step"] = to_json(outcome.peak_bytes);
   if (trainer.needs()) {
@@ -137,8 +146,8 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
   }
   outputs.write("model", save, [&] { trainer.save(save); });
   outputs.write("report", config.report, [&] {
-    const auto problem =
-        write_file_whole(config.report, text_of(make_report(session, trainer, config, outcome, hash, checkpoint)));
+    const auto problem = write_file_whole(
+        config.report, text_of(make_report(session, trainer, config, outcome, hash, checkpoint, checkpoints.cost())));
     if (!problem.empty()) throw Error("train", "--report " + problem);
   });
   if (outcome.stopped) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""step_torch.py [--steps N] [--threads N] [--layers ...]: seconds per training step of a GPT-2 in plain PyTorch, f32, on the CPU.
+"""step_torch.py [--steps N] [--threads N] [--layers ...]: seconds per training step of a GPT-2 in plain PyTorch, f32, on the CPU; with
+--device cuda --dtype bf16 --compile on a GPU, in mixed precision and compiled, and beside it (--gemm N) the rate of bf16 products there.
 
 The yardstick of the worker's step: Hugging Face's GPT-2 architecture (pre-norm, tanh GELU, learned positions, head tied to the token
 table, no dropout) from torch modules, scaled_dot_product_attention, cross-entropy, backward and AdamW. Prints one JSON line:
@@ -43,11 +44,26 @@ class Gpt(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1]))
+        x = self.wte(ids) + self.wpe(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def gemm_teraflops(n: int, device: str) -> float:
+    """Of n x n bf16 matrices: the best of five runs of ten products."""
+    a, b = (torch.randn(n, n, device=device, dtype=torch.bfloat16) for _ in range(2))
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    best = float("inf")
+    for _ in range(6):  # the first one warms up
+        wait()
+        start = time.perf_counter()
+        for _ in range(10):
+            a @ b
+        wait()
+        best = min(best, time.perf_counter() - start)
+    return 10 * 2 * n**3 / best / 1e12
 
 
 def main() -> None:
@@ -55,16 +71,22 @@ def main() -> None:
     for name, default in dict(layers=4, hidden=256, heads=4, vocab=4096, seq_len=128, batch_size=8, steps=20, warmup=3, threads=1).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: autocast, parameters stay f32")
+    parser.add_argument("--compile", action="store_true", help="torch.compile")
+    parser.add_argument("--gemm", type=int, default=0, help="size of the matrices whose products are measured; 0: none")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    model = Gpt(args.layers, args.hidden, args.heads, args.vocab, args.seq_len)
+    model = Gpt(args.layers, args.hidden, args.heads, args.vocab, args.seq_len).to(args.device)
+    compute = torch.compile(model) if args.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
-    ids = torch.randint(args.vocab, (args.batch_size, args.seq_len + 1))
+    ids = torch.randint(args.vocab, (args.batch_size, args.seq_len + 1), device=args.device)
     times, cpu = [], 0.0
 
     def step() -> float:
-        loss = model(ids[:, :-1], ids[:, 1:].contiguous())
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bf16"):
+            loss = compute(ids[:, :-1], ids[:, 1:].contiguous())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
@@ -76,8 +98,9 @@ def main() -> None:
         if i >= args.warmup:
             times.append(time.perf_counter() - start)
             cpu += time.process_time() - start_cpu
+    gemm = dict(gemm_teraflops=round(gemm_teraflops(args.gemm, args.device), 3)) if args.gemm else {}
     print(json.dumps(dict(what="torch step", torch=torch.__version__, threads=args.threads, best_ms=round(min(times) * 1e3, 2),
-                          median_ms=round(statistics.median(times) * 1e3, 2), cpu_ms=round(cpu / len(times) * 1e3, 2), loss=round(loss, 4))))
+                          median_ms=round(statistics.median(times) * 1e3, 2), cpu_ms=round(cpu / len(times) * 1e3, 2), loss=round(loss, 4), **gemm)))
     if args.profile:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             for _ in range(5):
