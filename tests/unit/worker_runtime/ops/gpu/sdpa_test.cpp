@@ -17,7 +17,7 @@ using namespace ops;
 using namespace test;
 using Catch::Matchers::Contains;
 
-// A fresh simulated device, with or without cuDNN; nothing may be left of it.
+// A fresh simulated device, with or without cuDNN, one at a time; nothing may be left of it.
 class OnDevice {
  public:
   explicit OnDevice(const CudnnApi* api = &gpu::fake_cudnn(), int major = 9) {
@@ -131,13 +131,14 @@ CudnnApi spoiled(Spoil spoil) {
 TEST_CASE("attention by cuDNN is that of our kernels, to the precision of bf16, forward and backward") {
   for (const Case& c : kCases) {
     INFO(c.batch << " x " << c.heads << "/" << c.kv_heads << " x " << c.time << " x " << c.dim);
+    const Results own = by_own_kernels(c), own_f32 = by_own_kernels(c, DType::f32);
     const int before = gpu::fake_cudnn_runs();
     OnDevice on;
     const Results by_cudnn = attend(on, c);
     CHECK(gpu::fake_cudnn_runs() == before + 2);
     CHECK(on.device().cudnn()->made() == 2);
-    CHECK(difference(by_cudnn, by_own_kernels(c)) < 1e-2);
-    CHECK(difference(by_cudnn, by_own_kernels(c, DType::f32)) < 2e-2);
+    CHECK(difference(by_cudnn, own) < 1e-2);
+    CHECK(difference(by_cudnn, own_f32) < 2e-2);
     CHECK(fake::races().empty());
   }
 }
@@ -151,8 +152,9 @@ TEST_CASE("a graph without its mask is found by the comparison with our kernels"
       return gpu::fake_cudnn().set_attribute(descriptor, attribute, type, count, axis ? &keys : values);
     };
   });
+  const Results own = by_own_kernels(kCases[0]);
   OnDevice on(&api);
-  CHECK(difference(attend(on, kCases[0]), by_own_kernels(kCases[0])) > 0.1);
+  CHECK(difference(attend(on, kCases[0]), own) > 0.1);
 }
 
 TEST_CASE("a plan is made once for each shape, and the oldest of too many is made again") {
@@ -169,8 +171,9 @@ TEST_CASE("a plan is made once for each shape, and the oldest of too many is mad
 TEST_CASE("what cuDNN does not take runs on our kernels, with their bits") {
   const int before = gpu::fake_cudnn_runs();
   const auto same_without = [](const Case& c, DType dtype, int major = 9) {
+    const Results own = by_own_kernels(c, dtype);
     OnDevice on(&gpu::fake_cudnn(), major);
-    CHECK(same(attend(on, c, dtype), by_own_kernels(c, dtype)));
+    CHECK(same(attend(on, c, dtype), own));
   };
   same_without(kSmall, DType::f32);
   same_without({2, 4, 4, 6, 4}, DType::bf16);       // heads of 4 elements
@@ -214,9 +217,10 @@ TEST_CASE("a library that cannot make a handle, a plan or repeatable bits is rep
     };
   });
   const int before = gpu::fake_cudnn_runs();
+  const Results own = by_own_kernels(kSmall);
   for (const CudnnApi* api : {&without_handle, &without_plan, &changing}) {
     OnDevice on(api);
-    CHECK(same(attend(on, kSmall), by_own_kernels(kSmall)));
+    CHECK(same(attend(on, kSmall), own));
   }
   CHECK(gpu::fake_cudnn_runs() == before);
 }
