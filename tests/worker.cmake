@@ -20,6 +20,9 @@ target_compile_definitions(test_worker PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_
 dtrun_test(test_resume integration
   SOURCES integration/worker_runtime/worker/resume_test.cpp
   DEPS worker_runtime/worker TIMEOUT 120)
+dtrun_test(test_guards integration
+  SOURCES integration/worker_runtime/worker/guards_test.cpp
+  DEPS worker_runtime/worker TIMEOUT 180)
 dtrun_test(test_ddp integration
   SOURCES integration/worker_runtime/parallel/ddp_test.cpp integration/worker_runtime/parallel/fsdp_test.cpp integration/worker_runtime/parallel/needs_test.cpp
     integration/worker_runtime/parallel/last_batch_test.cpp
@@ -31,7 +34,7 @@ dtrun_test(test_pipeline integration
   SOURCES integration/worker_runtime/parallel/pipeline_test.cpp
   DEPS worker_runtime/worker TIMEOUT 180)
 dtrun_test(test_resume_scenario scenario
-  SOURCES scenario/worker_resume_test.cpp
+  SOURCES scenario/worker_resume_test.cpp scenario/worker_disk_test.cpp
   LINK dtrun_test_job TIMEOUT 180)
 target_compile_definitions(test_resume_scenario PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
 add_dependencies(test_resume_scenario dtrun dtrun-worker)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "rendezvous/base/counted.hpp"
@@ -69,6 +70,7 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
       flight.inputs.resize(flight.tapes.size());
     }
   }
+  losses_ = Tensor::empty(Shape{2}, DType::f32, work_arena_);
   watch_.reset();
   std::ranges::fill(slot_of_, -1);
   ops::fill(metric(kMetricLoss), 0.0F);
@@ -92,6 +94,7 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
   }
   if (copies_.defined()) bind_values(values_);
   read_metrics(input, result);
+  losses_ = Tensor();
   result.tensor_parallel = spent() - spent_before;
   return result;
 }
@@ -103,7 +106,9 @@ void StepExecutor::read_metrics(const StepInput& input, StepResult& result) {
   with_place(where, [&] {
     const Tensor metrics = buffers_.back().to_host();
     result.loss = static_cast<double>(metrics.span<float>()[kMetricLoss]) / sums_per_mean(input);
+    if (std::isnan(result.loss)) result.loss = std::nan("");  // of no sign, for texts
     result.stop = metrics.span<float>()[kMetricStop] > 0;
+    if (result.skipped) result.own_loss = static_cast<double>(losses_.narrow(0, 1).to_host().span<float>()[0]);
     watch_.collect();
   });
 }
@@ -180,14 +185,17 @@ void StepExecutor::run(const Action& action, const StepInput& input, Optimizer& 
       clip(input, result);
       return spend(result.optimizer);
     case ActionKind::optimize:
-      optimizer.step(input.lr, grad_scale_);
+      if (!result.skipped) optimizer.step(input.lr, grad_scale_);
       return spend(result.optimizer);
   }
 }
 
 Work StepExecutor::start_sum(int buffer) {
   const auto& values = buffers_[at(buffer)];
-  if (buffer == program_.metrics_buffer()) return world_.all_reduce_async(values);
+  if (buffer == program_.metrics_buffer()) {
+    losses_.narrow(0, 1).copy_from(metric(kMetricLoss));
+    return world_.all_reduce_async(values);
+  }
   if (program_.config.reduce_dtype == DType::f32) return data_.all_reduce_async(values);
   auto& sum = narrow_sums_[at(buffer)];
   sum = data_.allocate(values.shape(), program_.config.reduce_dtype);

@@ -43,8 +43,12 @@ using BytesSent = std::map<std::string, std::uint64_t, std::less<>>;
 
 struct StepResult {
   double loss = 0;       // mean over all micro-batches of all ranks (see real_share); the same on every rank
-  double grad_norm = 0;  // of the averaged gradient, before clipping
-  bool stop = false;     // some rank wants to stop: all ranks see it in the same step
+  double grad_norm = 0;  // of the averaged gradient, before clipping; nan also when the loss is not finite
+  // The norm was not finite, so OPTIMIZE was left out, on every rank: values and optimizer state are those before.
+  bool skipped = false;
+  // Of a skipped step: the sum of this rank's losses, before that over the ranks. 0 where another rank has them.
+  double own_loss = 0;
+  bool stop = false;  // some rank wants to stop: all ranks see it in the same step
   // `comm` is what the program waited for communication, not what ran beside it. On a device: times of its stream
   // "compute", which are known when the step is done.
   Clock::duration forward{}, backward{}, comm{}, optimizer{};
@@ -162,6 +166,7 @@ class StepExecutor {
   std::optional<Transfers> transfers_;
   std::vector<std::vector<Flight>> flights_;  // by stage and micro-batch
   float grad_scale_ = 1;                      // set by CLIP for OPTIMIZE
+  Tensor losses_;  // this rank's; and 0 times that of all ranks, which is no number unless that one is finite
   Stopwatch watch_{device_};
   const Action* last_collective_ = nullptr;
 };

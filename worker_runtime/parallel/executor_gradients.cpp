@@ -1,7 +1,9 @@
 // StepExecutor's gradients once they are there: their norm over all ranks, CLIP, and sums of what tensor parallelism
 // leaves whole.
+#include <cmath>
 #include <cstring>
 
+#include "worker_runtime/ops/elementwise.hpp"
 #include "worker_runtime/optim/clip.hpp"
 #include "worker_runtime/parallel/executor.hpp"
 
@@ -22,6 +24,11 @@ SquareSum StepExecutor::own_squares() const {
   } else {
     for (int buffer = 0; buffer < program_.metrics_buffer(); ++buffer) gradients.push_back(buffers_[at(buffer)]);
   }
+  // A loss that is no number must not be trained on either, and this costs no further wait for a device.
+  const Tensor nothing = losses_.narrow(1, 1);
+  nothing.copy_from(metric(kMetricLoss));
+  ops::scale(nothing, 0.0F);
+  gradients.push_back(nothing);
   SquareSum squares;
   squares.add(gradients);
   return squares;
@@ -86,6 +93,7 @@ void StepExecutor::clip(const StepInput& input, StepResult& result) {
   const SquareSum squares = squares_of_all_ranks();
   const double scale = 1.0 / sums_per_mean(input);
   result.grad_norm = squares.norm() * scale;
+  result.skipped = !std::isfinite(result.grad_norm);
   grad_scale_ = static_cast<float>(scale * static_cast<double>(clip_coefficient(result.grad_norm, input.max_norm)));
 }
 

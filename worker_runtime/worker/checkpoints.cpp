@@ -152,7 +152,12 @@ void Checkpoints::keep_in_memory() {
   }
 }
 
+void Checkpoints::forget_memory() {
+  if (memory_) memory_->clear();
+}
+
 void Checkpoints::save() {
+  trainer_.require_equal_replicas();
   saved_ = trainer_.finished_steps();
   const auto start = Clock::now();
   writer_->save(trainer_.state_meta(job_), state_);

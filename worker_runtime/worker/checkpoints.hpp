@@ -29,7 +29,8 @@ struct SavingCost {
 void check_checkpoint_directory(const TrainConfig& config);
 
 // One per rank, beside its trainer and session, which outlive it. One thread. A save that fails is a warning of rank 0
-// and the run goes on, but the last one: its failure is thrown. Lines about progress are rank 0's, on stdout.
+// and the run goes on, but the last one: its failure is thrown. What replicas hold is compared before a save
+// (ReplicaError). Lines about progress are rank 0's, on stdout.
 class Checkpoints {
  public:
   Checkpoints(Session& session, Trainer& trainer, const TrainConfig& config);
@@ -39,6 +40,8 @@ class Checkpoints {
   void resume();
   // Of every finished step, on every rank.
   void after_step();
+  // When the state turns out to be wrong: a restart must not go on from what is in memory, which nobody checked.
+  void forget_memory();
   // Collective, after the last step: saves it, unless that was done. Throws Error when it could not be saved. Where the
   // newest checkpoint is; empty when there is none.
   std::string finish();

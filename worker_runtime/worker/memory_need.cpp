@@ -63,6 +63,7 @@ MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count,
                    : config.micro_batches > 1 && !parallel.splits_optimizer() ? whole * 2
                                                                               : whole;
   need.optimizer = part * 2;
+  if (config.on_nan == "rollback") need.optimizer += 2 * (part + part * 2);  // two kept states
   need.activations = own_model || parallel.recompute_blocks ? 0
                                                             : tokens * activation_floats(config.model_choice(1)) *
                                                                   kFloat / (parallel.axes.pp * parallel.axes.tp);

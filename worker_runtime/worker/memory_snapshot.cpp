@@ -120,6 +120,10 @@ void MemorySnapshot::write(std::int64_t step, const std::string& run, std::span<
   to.step.store(step);
 }
 
+void MemorySnapshot::clear() {
+  for (int index = 0; mapped_ != nullptr && index < 2; ++index) slot(index).step.store(kVoid);
+}
+
 MemorySnapshot::SlotHead& MemorySnapshot::slot_of(std::int64_t step) const {
   DTRUN_ASSERT(mapped_ != nullptr);
   auto& found = slot(slot(0).step.load() == step ? 0 : 1);

@@ -32,6 +32,8 @@ class MemorySnapshot {
   // The text of one of steps(), and its pieces.
   std::string text_of(std::int64_t step) const;
   void read(std::int64_t step, std::span<const StatePiece> pieces) const;
+  // No state of any step any more.
+  void clear();
   static constexpr std::uint64_t kLongestText = std::uint64_t{1} << 20;
 
  private:

@@ -78,6 +78,11 @@ void StepLog::write(const StepRecord& record, std::string_view device) {
   line["peak_bytes"] = to_json(record.peak_bytes);
   if (record.predicted_peak_bytes) line["predicted_peak_bytes"] = to_json(*record.predicted_peak_bytes);
   line["last_collective"] = record.last_collective;
+  if (record.result.skipped) {
+    line["skipped"] = true;
+    line["not_finite"] = record.not_finite;
+    if (record.back_to_step) line["back_to_step"] = *record.back_to_step;
+  }
   if (append(line.dump() + "\n")) return;
   const int cause = errno;
   if (lost_++ == 0) {

@@ -24,6 +24,8 @@ struct StepRecord {
   double tokens_per_second = 0;  // of all ranks
   Clock::duration data{}, total{};
   std::string last_collective;
+  std::string not_finite{};                        // of a skipped step: what was not finite, and where
+  std::optional<std::int64_t> back_to_step;        // and the steps whose state came back
   TagBytes peak_bytes{};                           // counted in this step
   std::optional<TagBytes> predicted_peak_bytes{};  // by a dry run, when there was one
 };

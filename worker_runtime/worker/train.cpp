@@ -85,6 +85,7 @@ nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, con
   report["tokens_per_second"] = outcome.tokens_per_second;
   report["loss_first"] = outcome.loss_first;
   report["loss_last"] = outcome.loss_last;
+  report["skipped"] = outcome.skipped;
   report["params_xxh64"] = hash;
   if (!checkpoint.empty()) report["checkpoint"] = checkpoint;
   const auto milliseconds = [](Clock::duration time) {
@@ -109,6 +110,11 @@ nlohmann::ordered_json make_report(Session& session, const Trainer& trainer, con
 std::string text_of(const nlohmann::ordered_json& report) {
   // Paths need not be UTF-8.
   return report.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+void warn_of_skipped(const StepRecord& record) {
+  log::warning("worker", "step {}: {}; no rank updates anything in this step{}", record.step, record.not_finite,
+               record.back_to_step ? fmt::format(", the state after {} steps is back", *record.back_to_step) : "");
 }
 
 // What a run leaves behind. An output that cannot be written costs neither the others nor the summary: its error is
@@ -136,6 +142,7 @@ class Outputs {
 
 void finish(Session& session, Trainer& trainer, const TrainConfig& config, const TrainOutcome& outcome,
             const std::string& save, Checkpoints& checkpoints) {
+  trainer.require_equal_replicas();
   const auto hash = hash_text(trainer.parameter_hash());
   trainer.require_finite_parameters();  // after the hash: equal parameters, so every rank says the same
   const auto checkpoint = checkpoints.finish();
@@ -154,6 +161,8 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
     fmt::print("stopped before the last step, as asked: {} of {} done{}\n", outcome.steps, trainer.steps(),
                checkpoint.empty() ? "" : ", the next run goes on from there");
   }
+  if (outcome.skipped > 0)
+    fmt::print("skipped: {}, with numbers that were not finite\n", counted(outcome.skipped, "step"));
   if (outcome.steps == outcome.first_step) {
     fmt::print("nothing to do: {} of {} steps were done before, params xxh64={}\n", outcome.steps, trainer.steps(),
                hash);
@@ -197,15 +206,21 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
     told.finished_steps(record.step + 1);
     step_log.write(record, device);
     progress.show({record.step + 1, record.result.loss, record.result.grad_norm, record.lr, record.tokens_per_second});
+    if (record.result.skipped && session.is_first()) warn_of_skipped(record);
     checkpoints.after_step();
   };
-  const auto outcome = trainer.run(want_stop, on_step);
-  progress.finish();
-  if (step_log.lost_lines() > 0) {
-    log::warning("worker", "step log \"{}\" lacks {}", step_log.path().string(),
-                 counted(step_log.lost_lines(), "line"));
+  try {
+    const auto outcome = trainer.run(want_stop, on_step);
+    progress.finish();
+    if (step_log.lost_lines() > 0) {
+      log::warning("worker", "step log \"{}\" lacks {}", step_log.path().string(),
+                   counted(step_log.lost_lines(), "line"));
+    }
+    finish(session, trainer, config, outcome, save, checkpoints);
+  } catch (const ReplicaError&) {
+    checkpoints.forget_memory();
+    throw;
   }
-  finish(session, trainer, config, outcome, save, checkpoints);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,9 @@ const Entry kEntries[] = {
     {"clip-norm", &TrainConfig::clip_norm, "largest gradient norm; 0: no clipping"},
     {"seed", &TrainConfig::seed, "of initial values and sample order"},
     {"max-seconds", &TrainConfig::max_seconds, "stop after this time, all ranks after the same step; 0: no limit"},
+    {"on-nan", &TrainConfig::on_nan, "when loss or gradient norm are not finite: stop; skip: all ranks leave that update out; rollback: also return to the state of a few steps before (of --snapshot-every, default 10)"},
+    {"max-skipped", &TrainConfig::max_skipped, "--on-nan skip and rollback: most such steps in a row"},
+    {"check-replicas", &TrainConfig::check_replicas, "steps between comparisons of what several ranks hold, which name the rank that differs; 0: none (default: 100 on a CPU, else 0)"},
     {"parallel", &TrainConfig::parallel, "layout of the ranks, such as pp=2,dp=2: dp=N; fsdp=N: parameters, gradients and optimizer state split, with dp=R in R replicas; tp=N: every layer cut, with sp between the cut layers the sequence; pp=N: stages of units (default: dp, all ranks)"},
     {"zero", &TrainConfig::zero, "dp: 1 splits the optimizer state, 2 gradients too; 0: neither"},
     {"reshard-after-forward", &TrainConfig::reshard_after_forward, "fsdp: true; false: parameters stay whole from forward to backward; N: in parts over N neighbours"},
@@ -201,9 +205,9 @@ ConfigField describe(const Entry& entry) {
         }
       },
       entry.member);
-  // 0 stands for "by the data" and "as many as heads".
-  if (field.key == "vocab-size" || field.key == "kv-heads" || field.key == "virtual-stages")
-    field.default_value.clear();
+  // What these stand for is in the help: "by the data", "as many as heads", ...
+  constexpr std::array kByOthers = {"vocab-size", "kv-heads", "virtual-stages", "snapshot-every", "check-replicas"};
+  if (std::ranges::find(kByOthers, field.key) != kByOthers.end()) field.default_value.clear();
   return field;
 }
 

@@ -41,6 +41,10 @@ struct TrainConfig {
   double clip_norm = 1.0;
   std::int64_t seed = 0;
   double max_seconds = 0;  // 0: no limit
+  // when numbers are wrong
+  std::string on_nan = "stop";       // or skip, rollback
+  std::int64_t max_skipped = 10;     // steps in a row
+  std::int64_t check_replicas = -1;  // steps between comparisons; 0: none; -1: 100 on a CPU, else 0
   // layout
   std::string parallel;                        // dp=N, fsdp=N, tp=N and their products; empty: dp over all ranks
   std::int64_t zero = 0;                       // dp: stage of ZeRO

@@ -101,6 +101,9 @@ void TrainConfig::validate() const {
   expect_range("checkpoint-every", checkpoint_every, 0, kMany);
   expect_range("keep", keep, 0, 1'000'000);
   expect_range("snapshot-every", snapshot_every, -1, kMany);
+  expect_word("on-nan", on_nan, {"stop", "skip", "rollback"}, {});
+  expect_range("max-skipped", max_skipped, 0, kMany);
+  expect_range("check-replicas", check_replicas, -1, kMany);
   expect(!resume.empty(), "resume", resume, "auto, none, or the path of a checkpoint");
   expect(lr >= 0, "lr", fmt::format("{}", lr), "0 or more");
   expect(weight_decay >= 0, "weight-decay", fmt::format("{}", weight_decay), "0 or more");

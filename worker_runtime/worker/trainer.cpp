@@ -25,6 +25,8 @@
 namespace dtrun::runtime {
 namespace {
 
+constexpr std::int64_t kKeepEvery = 10, kCheckEvery = 100;  // steps, when not given
+
 Model make_model(const TrainConfig& config, std::int64_t vocab_size, const ModelFactory& own) {
   return own ? own(config, vocab_size) : make_model(config.model_choice(vocab_size));
 }
@@ -165,6 +167,9 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
   optimizer_ = optimizer_factory(config_)(executor_->optimizer_pieces(), optimizer_arena_);
   load_initial_values();
   require_same_data();
+  if (config_.on_nan == "rollback")
+    kept_.emplace(state(), config_.snapshot_every > 0 ? config_.snapshot_every : kKeepEvery);
+  check_every_ = config_.check_replicas >= 0 ? config_.check_replicas : device == nullptr ? kCheckEvery : 0;
 }
 
 // Each host has files of its own. Size, first and last sample tell apart what people mix up.
@@ -223,15 +228,26 @@ std::uint64_t Trainer::read_batches(std::int64_t step) {
   return hash;
 }
 
-void Trainer::require_finite(const StepRecord& record) const {
-  const auto check = [&](std::string_view what, double value) {
-    if (std::isfinite(value)) return;
-    throw Error("train", fmt::format("rank {}, step {}: the {} is {}: training diverged; try a lower --lr, or look at "
+// All ranks know that the step was skipped, and do the same.
+void Trainer::pass_over(StepRecord& record) {
+  record.not_finite = where_not_finite(group_, *executor_, record.result);
+  const auto before = skipped_in_a_row_++;
+  const auto most = config_.on_nan == "stop" ? 0 : config_.max_skipped;
+  if (before >= most) {
+    throw Error("train", fmt::format("rank {}, step {}: {}{}: training diverged; try a lower --lr, or look at "
                                      "--weight-decay and the data",
-                                     group_.rank(), record.step, what, std::isnan(value) ? "nan" : "infinite"));
-  };
-  check("loss", record.result.loss);
-  check("gradient norm", record.result.grad_norm);
+                                     group_.rank(), record.step, record.not_finite,
+                                     before == 0 ? "" : fmt::format(", after {} skipped steps in a row", before)));
+  }
+  if (!kept_) return;
+  const auto point = kept_->go_back();
+  executor_->run_setup();
+  optimizer_->set_steps(point.optimizer_steps);
+  record.back_to_step = point.steps;
+}
+
+void Trainer::require_equal_replicas() {
+  if (replicas_) replicas_->require_equal(next_step_);
 }
 
 void Trainer::require_predicted(const StepRecord& record) const {
@@ -297,7 +313,7 @@ StepRecord Trainer::run_step(std::int64_t step, bool want_stop) {
   record.peak_bytes = account_.peaks();
   if (dry_run_) record.predicted_peak_bytes = dry_run_->peak_bytes;
   require_predicted(record);
-  require_finite(record);
+  if (record.result.skipped) pass_over(record);
   return record;
 }
 
@@ -305,17 +321,26 @@ TrainOutcome Trainer::run(const std::function<bool()>& want_stop,
                           const std::function<void(const StepRecord&)>& on_step) {
   TrainOutcome outcome;
   outcome.steps = outcome.first_step = next_step_;
+  if (kept_) kept_->start(next_step_, optimizer_->steps());
+  if (check_every_ > 0) replicas_.emplace(group_, state(), next_step_);
   std::int64_t tokens = 0;
   const auto start = Clock::now();
   while (next_step_ < steps() && !outcome.stopped) {
     const auto record = run_step(next_step_, want_stop());
     tokens += tokens_of(next_step_);
-    if (next_step_ == 0) loss_first_ = record.result.loss;
-    outcome.loss_last = record.result.loss;
     outcome.steps = ++next_step_;
+    if (record.result.skipped) {
+      ++outcome.skipped;
+    } else {
+      if (loss_first_ == 0) loss_first_ = record.result.loss;
+      outcome.loss_last = record.result.loss;
+      skipped_in_a_row_ = 0;
+      if (kept_) kept_->after_step(next_step_, optimizer_->steps());
+    }
     outcome.peak_bytes = record.peak_bytes;
     outcome.stopped = record.result.stop && outcome.steps < steps();
     on_step(record);
+    if (check_every_ > 0 && next_step_ % check_every_ == 0) require_equal_replicas();
   }
   outcome.loss_first = loss_first_;
   outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();

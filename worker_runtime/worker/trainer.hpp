@@ -18,6 +18,8 @@
 #include "worker_runtime/optim/schedule.hpp"
 #include "worker_runtime/parallel/dry_run.hpp"
 #include "worker_runtime/parallel/executor.hpp"
+#include "worker_runtime/worker/guards.hpp"
+#include "worker_runtime/worker/kept_states.hpp"
 #include "worker_runtime/worker/step_log.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 #include "worker_runtime/worker/training_state.hpp"
@@ -31,8 +33,9 @@ struct TrainOutcome {
   double loss_last = 0;
   double seconds = 0;  // of the steps, without set-up
   double tokens_per_second = 0;
-  bool stopped = false;   // before the last step, on a signal or at the time limit
-  TagBytes peak_bytes{};  // of the last step
+  bool stopped = false;      // before the last step, on a signal or at the time limit
+  std::int64_t skipped = 0;  // of this run's steps: without an update (--on-nan)
+  TagBytes peak_bytes{};     // of the last step
 };
 
 // Makes the model of a run that trains one of its own instead of a bundled one.
@@ -61,8 +64,9 @@ class Trainer {
           Device* device = nullptr, std::optional<TokenDataset> data = {});
 
   // `want_stop` is asked once per step: when any rank says yes, all ranks stop after that same step. `on_step` sees
-  // every finished step. Throws Error (the same on every rank) when loss or gradient norm are no finite numbers any
-  // more, and when other bytes were sent or held than predicted (held: when the group charges this account too).
+  // every finished step. Throws Error (the same on every rank) when loss or gradient norm are no finite numbers, as
+  // --on-nan says, and when other bytes were sent or held than predicted (held: when the group charges this account
+  // too); ReplicaError when replicas differ.
   TrainOutcome run(const std::function<bool()>& want_stop, const std::function<void(const StepRecord&)>& on_step);
 
   // --- to go on later ---
@@ -77,6 +81,8 @@ class Trainer {
   void restore(const CheckpointMeta& meta, const std::string& source,
                const std::function<void(std::span<const StatePiece>)>& load);
 
+  // Collective, between steps; nothing without --check-replicas. Throws ReplicaError.
+  void require_equal_replicas();
   // Collective. The hash over all parameters; throws Error when a rank holds other parameters.
   std::uint64_t parameter_hash();
   // Collective. Throws Error naming the first parameter that is not finite: the last step is seen by no loss.
@@ -100,7 +106,7 @@ class Trainer {
  private:
   void load_initial_values();
   void require_same_data();
-  void require_finite(const StepRecord& record) const;
+  void pass_over(StepRecord& record);
   void require_predicted(const StepRecord& record) const;
   std::uint64_t read_batches(std::int64_t step);
   StepRecord run_step(std::int64_t step, bool want_stop);
@@ -119,7 +125,11 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   CosineSchedule schedule_;
   std::int64_t next_step_ = 0;
-  double loss_first_ = 0;
+  double loss_first_ = 0;  // of the first step that was not skipped
+  std::int64_t skipped_in_a_row_ = 0;
+  std::optional<KeptStates> kept_;  // --on-nan rollback
+  std::int64_t check_every_ = 0;    // --check-replicas
+  std::optional<ReplicaCheck> replicas_;
   Prediction prediction_;
   std::optional<DryRun> dry_run_;
 };
