@@ -19,6 +19,8 @@ target_link_libraries(model_parity PRIVATE dtrun_flags fmt::fmt-header-only
   dtrun_worker_runtime_nn dtrun_worker_runtime_optim dtrun_worker_runtime_checkpoint)
 add_executable(modes_parity parity/modes_parity.cpp parity/expected.cpp)
 target_link_libraries(modes_parity PRIVATE dtrun_flags fmt::fmt-header-only dtrun_worker_runtime_worker)
+add_executable(logits parity/logits.cpp)
+target_link_libraries(logits PRIVATE dtrun_flags dtrun_worker_runtime_worker)
 set(data ${CMAKE_CURRENT_SOURCE_DIR}/data)
 # parity_test(NAME [TIMEOUT s] COMMAND ...): skipped where there is no PyTorch but one is asked for.
 function(parity_test name)
@@ -44,3 +46,6 @@ foreach(model gpt2 llama)
   parity_test("bf16 modes of ${model} beside PyTorch" TIMEOUT 120
     COMMAND ${live} $<TARGET_FILE:modes_parity> make_modes_golden.py ${model} --whole --group bf16 --seed 1)
 endforeach()
+parity_test("transformers and dtrun read the models of each other" TIMEOUT 300
+  COMMAND python3 ${CMAKE_SOURCE_DIR}/scripts/hf_check.py $<TARGET_FILE:dtrun> $<TARGET_FILE:dtrun-worker> $<TARGET_FILE:logits>)
+set_property(TEST "parity: transformers and dtrun read the models of each other" APPEND PROPERTY LABELS torch)

@@ -23,6 +23,9 @@ dtrun_test(test_resume integration
 dtrun_test(test_guards integration
   SOURCES integration/worker_runtime/worker/guards_test.cpp
   DEPS worker_runtime/worker TIMEOUT 180)
+dtrun_test(test_convert integration
+  SOURCES integration/worker_runtime/worker/convert_test.cpp
+  DEPS worker_runtime/worker LINK nlohmann_json::nlohmann_json TIMEOUT 120)
 dtrun_test(test_ddp integration
   SOURCES integration/worker_runtime/parallel/ddp_test.cpp integration/worker_runtime/parallel/fsdp_test.cpp integration/worker_runtime/parallel/needs_test.cpp
     integration/worker_runtime/parallel/last_batch_test.cpp
@@ -39,7 +42,7 @@ dtrun_test(test_resume_scenario scenario
 target_compile_definitions(test_resume_scenario PRIVATE DTRUN_PROGRAM="$<TARGET_FILE:dtrun>")
 add_dependencies(test_resume_scenario dtrun dtrun-worker)
 dtrun_test(test_worker_scenario scenario
-  SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp scenario/worker_layouts_test.cpp
+  SOURCES scenario/worker_test.cpp scenario/worker_progress_test.cpp scenario/worker_hosts_test.cpp scenario/worker_layouts_test.cpp scenario/worker_convert_test.cpp
     scenario/own_model_test.cpp
   DEPS rendezvous/server rendezvous/contract
   LINK dtrun_test_job nlohmann_json::nlohmann_json TIMEOUT 180)

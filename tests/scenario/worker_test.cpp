@@ -210,13 +210,17 @@ TEST_CASE("training that diverges fails on the step that shows it and saves noth
 
 TEST_CASE("outputs that cannot be written are refused before training, and otherwise cost only themselves") {
   const TempDirectory directory;
-  for (const auto* key : {"--save", "--report"}) {
-    Job job(launch({"--nproc-per-node=2"}, tiny({key, directory.path().string(), "--steps", "1000000"})), clean());
+  const auto file = directory.write("file", "").string();
+  for (const auto& [key, path, text] : {std::tuple("--save", file + "/", "Not a directory"),
+                                        {"--save", file + "/model", "there is no directory"},
+                                        {"--report", directory.path().string(), "Is a directory"}}) {
+    Job job(launch({"--nproc-per-node=2"}, tiny({key, path, "--steps", "1000000"})), clean());
     const auto status = job.wait(seconds(30));
     REQUIRE(status);
     CHECK(status->shell_code() == 2);
-    CHECK_THAT(job.error(), Contains(key) && Contains("Is a directory"));
+    CHECK_THAT(job.error(), Contains(key) && Contains(text));
   }
+  fs::remove(file);
   // Nobody reads the FIFO: known only at the end.
   const auto fifo = directory.file("fifo"), report = directory.file("report.json");
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
@@ -47,6 +48,18 @@ CheckpointMetaFile parse_meta(std::string_view text) {
           .save = text_of(json, "save"),
           .sequence = natural_of(json, "sequence", kMost),
           .index_hash = hash_of(json, "index_xxh64")};
+}
+
+std::string make_save_word() {
+  std::random_device random;
+  return hash_text((std::uint64_t{random()} << 32) | random());
+}
+
+void write_descriptions(const std::filesystem::path& directory, const CheckpointIndex& index, CheckpointMetaFile meta) {
+  const auto text = make_index(index);
+  meta.index_hash = check_seal(text);
+  write_text(directory / "index.json", text);
+  write_text(directory / "meta.json", make_meta(meta));
 }
 
 CheckpointMetaFile read_meta(const std::filesystem::path& step_directory) {

@@ -29,6 +29,12 @@ std::string make_meta(const CheckpointMetaFile& file);
 // Throws Error for anything that make_meta() does not write.
 CheckpointMetaFile parse_meta(std::string_view text);
 
+// A word that no other save has.
+std::string make_save_word();
+// index.json and then meta.json, durable, into the directory whose other files are complete. Sets index_hash. Throws
+// Error, SystemError.
+void write_descriptions(const std::filesystem::path& directory, const CheckpointIndex& index, CheckpointMetaFile meta);
+
 // Of a checkpoint's directory. Both throw Error or SystemError, whose text begins with the name of the file.
 CheckpointMetaFile read_meta(const std::filesystem::path& step_directory);
 CheckpointIndex read_index(const std::filesystem::path& step_directory, const CheckpointMetaFile& meta);

@@ -5,15 +5,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
-#include <random>
 #include <system_error>
 
 #include "rendezvous/base/error.hpp"
-#include "rendezvous/base/output_file.hpp"
 #include "worker_runtime/checkpoint/checkpoint_directory.hpp"
 #include "worker_runtime/checkpoint/file_io.hpp"
-#include "worker_runtime/checkpoint/hash.hpp"
-#include "worker_runtime/checkpoint/sealed_json.hpp"
 
 namespace dtrun::runtime {
 namespace fs = std::filesystem;
@@ -22,11 +18,6 @@ namespace {
 constexpr std::size_t kLargestPart = std::size_t{8} << 20;      // what a store takes
 constexpr auto kPatienceWithOthers = std::chrono::seconds(10);  // before the files of a failed save are removed
 constexpr char kRefused = '!';                                  // begins a "start" that is none
-
-std::string random_word() {
-  std::random_device random;
-  return hash_text((std::uint64_t{random()} << 32) | random());
-}
 
 // Durable, with every directory above it that is made.
 void make_directory(const fs::path& directory) {
@@ -64,7 +55,7 @@ CheckpointSave::Result CheckpointSave::run() noexcept {
 
 void CheckpointSave::begin() {
   try {
-    word_ = random_word();
+    word_ = make_save_word();
     if (meta_.step < 0) throw Error("checkpoint", fmt::format("step {} is negative", meta_.step));
     make_directory(options_.directory);
     make_directory(saving());
@@ -158,22 +149,13 @@ void CheckpointSave::check_visible(const std::vector<CheckpointIndex>& parts) co
   }
 }
 
-void CheckpointSave::write_text(const char* name, const std::string& text) const {
-  OutputFile file("checkpoint", (saving() / name).string(), OutputFile::Durable::yes);
-  file.write(text);
-  file.commit();
-}
-
 void CheckpointSave::commit(std::vector<CheckpointIndex> parts) {
   CheckpointMetaFile meta{.meta = meta_, .world = options_.world, .save = word_, .sequence = 1, .index_hash = 0};
   for (const auto& found : list_checkpoints(options_.directory))
     if (found.meta) meta.sequence = std::max(meta.sequence, found.meta->sequence + 1);
-  const auto index = make_index(merge_parts(std::move(parts)));
-  meta.index_hash = check_seal(index);
   const auto name = checkpoint_name(meta_.step);
-  write_text("index.json", index);
-  write_text("meta.json", make_meta(meta));
-  write_text("latest", name + "\n");  // while there may be no space
+  write_descriptions(saving(), merge_parts(std::move(parts)), std::move(meta));
+  write_text(saving() / "latest", name + "\n");  // while there may be no space
   const auto place = options_.directory / name;
   put_in_place(saving(), place);
   if (std::rename((place / "latest").c_str(), (options_.directory / "latest").c_str()) != 0)

@@ -38,7 +38,6 @@ class CheckpointSave {
   void lead();
   void commit(std::vector<CheckpointIndex> parts);
   void check_visible(const std::vector<CheckpointIndex>& parts) const;
-  void write_text(const char* name, const std::string& text) const;
   std::filesystem::path saving() const;
 
   const CheckpointOptions& options_;

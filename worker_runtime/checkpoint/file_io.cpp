@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "rendezvous/base/error.hpp"
+#include "rendezvous/base/output_file.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -50,6 +51,12 @@ std::string read_whole(const std::string& path, std::uint64_t most) {
   std::string text(file.size, '\0');
   read_at(file.fd, path, 0, std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+void write_text(const std::filesystem::path& path, std::string_view text) {
+  OutputFile file("checkpoint", path.string(), OutputFile::Durable::yes);
+  file.write(text);
+  file.commit();
 }
 
 void sync_directory(const std::filesystem::path& directory) {

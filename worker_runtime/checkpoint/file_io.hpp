@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "rendezvous/base/unique_fd.hpp"
 
@@ -24,6 +25,9 @@ void read_at(const UniqueFd& file, const std::string& path, std::uint64_t offset
 
 // All of it. Throws as above, and Error when it has more than `most` bytes.
 std::string read_whole(const std::string& path, std::uint64_t most);
+
+// Puts a whole file in place, durably. Throws SystemError.
+void write_text(const std::filesystem::path& path, std::string_view text);
 
 // Makes what was created, renamed and removed in a directory durable, where the file system can.
 void sync_directory(const std::filesystem::path& directory);

@@ -5,9 +5,8 @@
 #include <map>
 
 #include "rendezvous/base/error.hpp"
-#include "worker_runtime/checkpoint/hash.hpp"
+#include "worker_runtime/checkpoint/rank_file.hpp"
 #include "worker_runtime/checkpoint/runs.hpp"
-#include "worker_runtime/checkpoint/safetensors_header.hpp"
 #include "worker_runtime/checkpoint/share.hpp"
 
 namespace dtrun::runtime {
@@ -48,33 +47,12 @@ void RankPart::copy(std::span<const StatePiece> pieces) {
 
 CheckpointIndex RankPart::write(const std::filesystem::path& directory, int rank, int world, std::int64_t step,
                                 const std::string& save) const {
-  CheckpointIndex index{.step = step, .world = world, .save = save, .tensors = tensors_, .files = {}};
-  std::vector<TensorDescription> described;
-  for (const Item& item : items_) {
-    const auto first = Runs(item.where, item.elements.numel())[0].global;
-    described.push_back({fmt::format("{}@{}", tensors_[item.tensor].name, first), DType::f32, item.elements.shape()});
-  }
-  // Step, rank and save make every header another one, so that no file can stand in for another.
-  const std::map<std::string, std::string> metadata{
-      {"rank", std::to_string(rank)}, {"save", save}, {"step", std::to_string(step)}};
-  const auto header = make_safetensors_header(described, metadata);
-  const std::uint64_t length = header.size();
-  ByteHash header_hash;
-  header_hash.add(std::as_bytes(std::span(&length, 1)));
-  header_hash.add(std::as_bytes(std::span(header)));
-
-  SafetensorsWriter writer((directory / rank_file_name(rank)).string(), std::move(described), metadata);
-  CheckpointFile file{.size = sizeof length + length, .header_hash = header_hash.value(), .entries = {}};
-  for (const Item& item : items_) {
-    const Tensor& elements = item.elements;
-    file.entries.push_back(
-        {item.tensor, item.where, elements.numel(), file.size, hash_bytes({elements.raw(), elements.bytes()})});
-    writer.write(elements);
-    file.size += elements.bytes();
-  }
-  writer.commit();
-  index.files.push_back(std::move(file));
-  return index;
+  std::vector<FileRange> ranges;
+  for (const Item& item : items_) ranges.push_back({item.tensor, item.where, item.elements.numel()});
+  RankFileWriter writer(directory, rank, {.step = step, .world = world, .save = save, .tensors = tensors_, .files = {}},
+                        ranges);
+  for (const Item& item : items_) writer.write(item.elements);
+  return writer.commit();
 }
 
 }  // namespace dtrun::runtime

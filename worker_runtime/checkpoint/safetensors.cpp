@@ -140,14 +140,31 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
   const std::uint64_t length = header.size();
   file_.write(std::as_bytes(std::span(&length, 1)));
   file_.write(std::as_bytes(std::span(header)));
+  skip_empty();
 }
 
 void SafetensorsWriter::write(const Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  DTRUN_ASSERT(next_ < tensors_.size() && written_ == 0 && tensor.shape() == tensors_[next_].shape);
+  write_elements(tensor);
+}
+
+void SafetensorsWriter::write_elements(const Tensor& part) {
+  if (part.numel() == 0) return;
   DTRUN_ASSERT(next_ < tensors_.size());
-  const auto& described = tensors_[next_++];
-  DTRUN_ASSERT(tensor.dtype() == described.dtype && tensor.shape() == described.shape);
-  const Tensor here = tensor.to_host();
+  const auto& described = tensors_[next_];
+  written_ += part.numel();
+  DTRUN_ASSERT(part.dtype() == described.dtype && written_ <= described.shape.numel());
+  const Tensor here = part.to_host();
   file_.write({here.raw(), here.bytes()});
+  if (written_ < described.shape.numel()) return;
+  ++next_;
+  skip_empty();
+}
+
+void SafetensorsWriter::skip_empty() {
+  written_ = 0;
+  while (next_ < tensors_.size() && tensors_[next_].shape.numel() == 0) ++next_;
 }
 
 void SafetensorsWriter::commit() {
@@ -173,25 +190,19 @@ std::vector<std::string> load_tensors(const SafetensorsReader& reader, const std
   return load_tensors(std::span(&reader, 1), wanted, prefix);
 }
 
-std::vector<std::string> load_tensors(std::span<const SafetensorsReader> parts, const std::vector<NamedTensor>& wanted,
+std::vector<TensorPlace> find_tensors(std::span<const SafetensorsReader> parts, const std::vector<std::string>& wanted,
                                       std::string_view prefix) {
   DTRUN_ASSERT(!parts.empty());
-  struct Place {
-    const SafetensorsReader* part;
-    std::string name;
-  };
-  std::vector<Place> places;
+  std::vector<TensorPlace> places;
   std::vector<std::string> missing;
-  std::set<std::string, std::less<>> used;
-  for (const NamedTensor& item : wanted) {
-    const auto find = [&](const std::string& name) {
+  for (const auto& wanted_name : wanted) {
+    const auto find = [&](std::string name) {
       const auto part = std::ranges::find_if(parts, [&](const auto& reader) { return reader.contains(name); });
       if (part == parts.end()) return false;
-      places.push_back({&*part, name});
-      used.insert(name);
+      places.push_back({&*part, std::move(name)});
       return true;
     };
-    if (!find(item.name) && !find(std::string(prefix) + item.name)) missing.push_back(item.name);
+    if (!find(wanted_name) && !find(std::string(prefix) + wanted_name)) missing.push_back(wanted_name);
   }
   if (!missing.empty()) {
     const std::size_t shown = std::min<std::size_t>(missing.size(), 5);
@@ -201,7 +212,19 @@ std::vector<std::string> load_tensors(std::span<const SafetensorsReader> parts, 
                             wanted.size(), fmt::join(std::span(missing).first(shown), ", "),
                             shown < missing.size() ? ", ..." : ""));
   }
-  for (std::size_t i = 0; i < wanted.size(); ++i) places[i].part->read(places[i].name, wanted[i].tensor);
+  return places;
+}
+
+std::vector<std::string> load_tensors(std::span<const SafetensorsReader> parts, const std::vector<NamedTensor>& wanted,
+                                      std::string_view prefix) {
+  std::vector<std::string> names;
+  for (const NamedTensor& item : wanted) names.push_back(item.name);
+  const auto places = find_tensors(parts, names, prefix);
+  std::set<std::string, std::less<>> used;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    places[i].part->read(places[i].name, wanted[i].tensor);
+    used.insert(places[i].name);
+  }
   std::vector<std::string> ignored;
   for (const auto& part : parts) {
     for (const auto& [name, entry] : part.entries()) {

@@ -72,12 +72,17 @@ class SafetensorsWriter {
                     const std::map<std::string, std::string>& metadata = {});
   // The next one, as it was described.
   void write(const Tensor& tensor);
+  // The next elements of it, all or a part, in any shape.
+  void write_elements(const Tensor& part);
   // When all were written. Without it the old file stays.
   void commit();
 
  private:
+  void skip_empty();
+
   std::vector<TensorDescription> tensors_;
-  std::size_t next_ = 0;
+  std::size_t next_ = 0;      // never an empty one
+  std::int64_t written_ = 0;  // elements of it
   OutputFile file_;
 };
 
@@ -85,6 +90,15 @@ class SafetensorsWriter {
 // After a failure the old file is still there. Throws Error (duplicate name) or SystemError.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
+
+// Where the parts of a model have the tensors of these names, which may carry `prefix` there. Throws Error that lists
+// what is missing.
+struct TensorPlace {
+  const SafetensorsReader* part;
+  std::string name;  // there
+};
+std::vector<TensorPlace> find_tensors(std::span<const SafetensorsReader> parts, const std::vector<std::string>& wanted,
+                                      std::string_view prefix = "transformer.");
 
 // Fills every tensor of `wanted` from the file; names may carry `prefix` there. Throws Error that lists what is
 // missing. Tensors of the file that nobody wants (such as attention masks, a tied lm_head) are ignored and their names

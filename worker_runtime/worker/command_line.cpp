@@ -78,6 +78,26 @@ void add_tokenize_options(CLI::App& app, TokenizeConfig& tokenize) {
       ->required();
 }
 
+void add_convert_options(CLI::App& app, ConvertConfig& convert) {
+  app.add_option(
+         "--from", convert.from,
+         "a checkpoint, or a directory of them: the newest whole one; a Hugging Face directory; a safetensors file")
+      ->required();
+  app.add_option("--to", convert.to, "directory to make")->required();
+  app.add_option("--to-format", convert.to_format, "hf or checkpoint (default: what --from is not)")
+      ->check(CLI::IsMember({"hf", "checkpoint"}));
+  app.add_option_function<std::string>(
+         "--max-shard-size",
+         [&convert](const std::string& text) { convert.max_shard = parse_bytes("--max-shard-size", text); },
+         "hf: largest weight file")
+      ->type_name("SIZE")
+      ->default_str("5GB");
+  app.add_option("--dtype", convert.dtype, "hf: of the weights, f32 or bf16")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16"}));
+  app.add_flag("--overwrite", convert.overwrite, "replace what an earlier convert made there");
+}
+
 // Written before the word that it belongs to, or without it.
 bool is_train_option(const std::string& key) {
   return std::ranges::any_of(config_fields(), [&](const auto& field) { return field.key == key; });
@@ -101,7 +121,6 @@ bool is_train_option(const std::string& key) {
     throw UsageError("worker", "unknown option \"" + word + "\"" + suggestion("--" + key, known));
   }
   for (const auto* sub : app.get_subcommands({})) known.push_back(sub->get_name());
-  if (word == "convert") throw UsageError("worker", word + " is not supported yet");
   throw UsageError("worker", "unexpected \"" + word + "\"" + suggestion(word, known));
 }
 
@@ -165,7 +184,10 @@ Command parse_command_line(int argc, const char* const* argv) {
   plan->add_option("--rank", command.plan.rank, "whose program is shown")->capture_default_str();
   auto* tokenize = app.add_subcommand("tokenize", "turn text files into one file of tokens, for --data");
   add_tokenize_options(*tokenize, command.tokenize);
-  for (auto* sub : {train, hello, bench, plan, tokenize}) sub->allow_extras();
+  auto* convert =
+      app.add_subcommand("convert", "make a Hugging Face directory of a checkpoint, or the other way round");
+  add_convert_options(*convert, command.convert);
+  for (auto* sub : {train, hello, bench, plan, tokenize, convert}) sub->allow_extras();
   try {
     app.parse(normalized(argc, argv));
   } catch (const CLI::CallForHelp&) {
@@ -187,6 +209,7 @@ Command parse_command_line(int argc, const char* const* argv) {
   if (bench->parsed()) command.kind = Command::Kind::bench;
   if (tokenize->parsed()) command.kind = Command::Kind::tokenize;
   if (plan->parsed()) command.kind = Command::Kind::plan;
+  if (convert->parsed()) command.kind = Command::Kind::convert;
   command.default_run = !train->parsed() && command.kind == Command::Kind::train;
   command.train = build_train_config(given, config_file, command.default_run ? default_run() : TrainConfig{});
   return command;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,17 @@ struct TokenizeConfig {
   std::string out;
 };
 
+struct ConvertConfig {
+  std::string from;                       // a checkpoint or a directory of them, a Hugging Face directory, a file
+  std::string to;                         // directory to make
+  std::string to_format;                  // hf or checkpoint; empty: what `from` is not
+  std::optional<std::int64_t> max_shard;  // bytes of a weight file; nothing: 5 GB
+  std::string dtype = "f32";              // of the weight files, or bf16
+  bool overwrite = false;
+};
+
 struct Command {
-  enum class Kind { train, hello, bench, plan, tokenize, print };
+  enum class Kind { train, hello, bench, plan, tokenize, convert, print };
   Kind kind = Kind::train;
   bool standalone = false;   // one process without a launcher
   bool default_run = false;  // the program was given no subcommand
@@ -40,6 +50,7 @@ struct Command {
   DeviceOptions hello;
   PlanConfig plan;
   TokenizeConfig tokenize;
+  ConvertConfig convert;
   std::string text;  // of Kind::print: help or version
 };
 
@@ -48,5 +59,7 @@ Command parse_command_line(int argc, const char* const* argv);
 
 // "64M" -> 67108864; suffixes K, M, G. Throws UsageError naming `label`.
 std::int64_t parse_size(std::string_view label, std::string_view text);
+// "5GB" -> 5000000000, as Hugging Face counts; "5GiB" and "5G" -> 5 << 30. Throws UsageError naming `label`.
+std::int64_t parse_bytes(std::string_view label, std::string_view text);
 
 }  // namespace dtrun::runtime

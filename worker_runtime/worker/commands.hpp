@@ -14,6 +14,8 @@ void run_bench(const WorkerEnvironment& environment, const BenchConfig& config);
 void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFactory& own = {});
 // Writes the file and prints what it has.
 void run_tokenize(const TokenizeConfig& config);
+// Reads a checkpoint or a Hugging Face directory and writes the other, whole or not at all. Throws UsageError, Error.
+void run_convert(const ConvertConfig& config);
 void run_train(const WorkerEnvironment& environment, const TrainConfig& config, bool default_run,
                const ModelFactory& own = {});
 

@@ -157,9 +157,11 @@ ModelChoice read_hugging_face_config(const json& config, std::string_view source
   fields.refuse("model_type", fmt::format("\"{}\"", type), "\"gpt2\" or \"llama\"");
 }
 
-ModelChoice read_model_directory(const std::string& directory) {
+ModelChoice read_model_directory(const std::string& directory, std::string* text) {
   const auto file = (fs::path(directory) / "config.json").string();
-  return read_hugging_face_config(read_json_file(file, file), file);
+  const auto config = read_json_file(file, file);
+  if (text != nullptr) *text = config.dump();
+  return read_hugging_face_config(config, file);
 }
 
 std::vector<std::string> weight_files(const std::string& file_or_directory) {

@@ -29,8 +29,8 @@ double activation_floats(const ModelChoice& choice);
 // The model of a config.json (model_type gpt2 or llama). Dropout is not carried out; what else would change the numbers
 // is refused. Throws UsageError that begins with `source`.
 ModelChoice read_hugging_face_config(const nlohmann::json& config, std::string_view source);
-// Reads directory/config.json.
-ModelChoice read_model_directory(const std::string& directory);
+// Reads directory/config.json; `text` gets all that it says.
+ModelChoice read_model_directory(const std::string& directory, std::string* text = nullptr);
 
 // The safetensors files of a file or directory: itself, model.safetensors, or the parts that
 // model.safetensors.index.json names. Empty when a directory has neither. Throws UsageError for an index that cannot

@@ -19,6 +19,7 @@
 #include "worker_runtime/worker/commands.hpp"
 #include "worker_runtime/worker/device_choice.hpp"
 #include "worker_runtime/worker/progress.hpp"
+#include "worker_runtime/worker/save_target.hpp"
 #include "worker_runtime/worker/session.hpp"
 #include "worker_runtime/worker/step_log.hpp"
 #include "worker_runtime/worker/stop_signals.hpp"
@@ -151,7 +152,10 @@ void finish(Session& session, Trainer& trainer, const TrainConfig& config, const
     if (!save.empty()) trainer.save(save);
     return;
   }
-  outputs.write("model", save, [&] { trainer.save(save); });
+  outputs.write("model", save, [&] {
+    trainer.save(weights_target(save));
+    write_beside_weights(save, config, trainer.model_config());
+  });
   outputs.write("report", config.report, [&] {
     const auto problem = write_file_whole(
         config.report, text_of(make_report(session, trainer, config, outcome, hash, checkpoint, checkpoints.cost())));

@@ -73,7 +73,7 @@ const Entry kEntries[] = {
     {"keep", &TrainConfig::keep, "newest checkpoints that stay; 0: all"},
     {"resume", &TrainConfig::resume, "auto: from the newest whole checkpoint of --checkpoint-dir, none, or the path of one; after a restart always from the run's own newest state"},
     {"snapshot-every", &TrainConfig::snapshot_every, "steps between states kept in memory, from which a restart goes on; 0: none (default: 1 on a CPU, when the launcher may restart)"},
-    {"save", &TrainConfig::save, "write the final parameters to this safetensors file"},
+    {"save", &TrainConfig::save, "write the final parameters to this safetensors file, or, when it ends with / or is a directory, as a Hugging Face directory"},
     {"report", &TrainConfig::report, "write a JSON report to this file"},
     {"log-dir", &TrainConfig::log_dir, "directory of <rank>/steps.jsonl (default: beside the launcher's logs, else a temporary directory)"},
     {"show-sharding", &TrainConfig::show_sharding, "print for every rank its part of each parameter"},

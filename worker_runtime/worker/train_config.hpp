@@ -76,6 +76,7 @@ struct TrainConfig {
 
   // Not for users: what a directory given as `model` says, and the keys that were set.
   std::optional<ModelChoice> of_directory;
+  std::string directory_config;  // the text of its config.json
   std::set<std::string, std::less<>> given;
 
   std::int64_t bucket_bytes() const;
@@ -86,6 +87,8 @@ struct TrainConfig {
   void resolve_model();
   // The model with these sizes.
   ModelChoice model_choice(std::int64_t vocabulary) const;
+  // The text of its config.json: that of the directory, with all that it says, or one that is made up.
+  std::string model_config(std::int64_t vocabulary) const;
   // Throws UsageError naming the field, for values out of range and for what this version cannot do yet.
   void validate() const;
 

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "rendezvous/base/error.hpp"
+#include "worker_runtime/worker/hugging_face_directory.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 
 namespace dtrun::runtime {
 
 void TrainConfig::resolve_model() {
   if (model == "gpt2" || model == "llama" || !std::filesystem::is_directory(model)) return;
-  of_directory = read_model_directory(model);
+  of_directory = read_model_directory(model, &directory_config);
   const ModelSizes sizes = sizes_of(*of_directory);
   const auto take = [&](std::string_view key, std::int64_t& field, std::int64_t value, bool unset_is_zero = false) {
     if (given.contains(key) && field != value && !(unset_is_zero && field == 0)) {
@@ -38,6 +40,11 @@ ModelChoice TrainConfig::model_choice(std::int64_t vocabulary) const {
   }
   return GPT2Config{
       .vocab_size = vocabulary, .n_positions = seq_len, .n_embd = hidden, .n_layer = layers, .n_head = heads};
+}
+
+std::string TrainConfig::model_config(std::int64_t vocabulary) const {
+  return of_directory && !directory_config.empty() ? directory_config
+                                                   : hugging_face_config(model_choice(vocabulary), seq_len).dump();
 }
 
 }  // namespace dtrun::runtime

@@ -21,6 +21,7 @@
 #include "worker_runtime/worker/memory_need.hpp"
 #include "worker_runtime/worker/optimizer_choice.hpp"
 #include "worker_runtime/worker/parallel_choice.hpp"
+#include "worker_runtime/worker/save_target.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -122,7 +123,8 @@ void check_outputs(const TrainConfig& config) {
   }
   for (const auto& [key, path] : std::array{std::pair("save", config.save), std::pair("report", config.report)}) {
     if (path.empty()) continue;
-    const auto parent = std::filesystem::path(path).parent_path();
+    // Of "out/" it is what "out" lies in.
+    const auto parent = std::filesystem::path(path.substr(0, path.find_last_not_of('/') + 1)).parent_path();
     const auto refuse = [&, name = key, value = path](std::string_view why) {
       return UsageError("train", fmt::format("--{} is \"{}\", {}", name, value, why));
     };
@@ -130,7 +132,8 @@ void check_outputs(const TrainConfig& config) {
       throw refuse(fmt::format("there is no directory {}", parent.string()));
     }
     try {
-      check_writable("train", path);
+      if (key == std::string_view("save")) prepare_save(path);
+      check_writable("train", key == std::string_view("save") ? weights_target(path) : path);
     } catch (const SystemError& error) {
       throw refuse("which cannot be written: " + std::generic_category().message(error.error_number()));
     }
@@ -145,6 +148,7 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
       dataset_(data ? *std::move(data) : open_dataset(config)),
       vocab_size_(choose_vocab_size(config, dataset_)),
       model_(make_model(config, vocab_size_, own)),
+      model_config_(own ? std::string() : config.model_config(vocab_size_)),
       axes_(parse_parallel(config.parallel, group.size())),
       batches_(std::in_place, dataset_, batch_plan(config, axes_, vocab_size_)),
       batch_arena_(MemoryTag::work, account, device),
@@ -357,6 +361,7 @@ CheckpointMeta Trainer::state_meta(const std::string& job) const {
   state.loss_first = loss_first_;
   state.job = job;
   state.config = to_json(config_).dump();
+  state.model = model_config_;
   return {next_step_, state.to_text()};
 }
 
@@ -366,7 +371,9 @@ void Trainer::restore(const CheckpointMeta& meta, const std::string& source,
   if (meta.step < 0) throw Error("train", fmt::format("{}: step {}", source, meta.step));
   batches_.emplace(dataset_, batch_plan(config_, axes_, vocab_size_), state.data, meta.step);
   schedule_.total_steps = steps_of_run(config_, *batches_);  // other ranks take other numbers of samples
-  load(this->state());
+  auto pieces = this->state();
+  if (!state.optimizer) pieces.resize(optimizer_->pieces().size());  // the parameters' come first
+  load(pieces);
   executor_->run_setup();
   optimizer_->set_steps(state.optimizer_steps);
   next_step_ = meta.step;

@@ -75,9 +75,11 @@ class Trainer {
   std::vector<StatePiece> state() const;
   // The rest, which every rank knows; `job` as RunState has it.
   CheckpointMeta state_meta(const std::string& job) const;
+  // The text of the model's config.json; empty for a model of one's own.
+  const std::string& model_config() const noexcept { return model_config_; }
   // Collective, before run(): `load` fills the pieces it is given, `meta` is what state_meta() said then; the ranks may
-  // be others and more or fewer. Throws Error for what cannot be, UsageError for other data; `source` is what messages
-  // call the state.
+  // be others and more or fewer. Of a state without an optimizer's it takes the parameters, and starts. Throws Error
+  // for what cannot be, UsageError for other data; `source` is what messages call the state.
   void restore(const CheckpointMeta& meta, const std::string& source,
                const std::function<void(std::span<const StatePiece>)>& load);
 
@@ -117,6 +119,7 @@ class Trainer {
   TokenDataset dataset_;
   std::int64_t vocab_size_;
   Model model_;
+  std::string model_config_;
   MeshAxes axes_;
   std::optional<BatchStream> batches_;
   Arena batch_arena_, optimizer_arena_;

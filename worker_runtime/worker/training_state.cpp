@@ -60,7 +60,9 @@ std::string RunState::to_text() const {
       {"epoch", data.epoch}, {"samples", data.samples}, {"dataset_samples", data.dataset_samples}, {"seed", data.seed}};
   document["loss_first"] = loss_first;
   document["job"] = job;
-  document["config"] = json::parse(config, nullptr, false);
+  document["optimizer"] = optimizer;
+  if (!config.empty()) document["config"] = json::parse(config, nullptr, false);
+  if (!model.empty()) document["model"] = json::parse(model, nullptr, false);
   return document.dump(2, ' ', false, json::error_handler_t::replace);  // paths need not be UTF-8
 }
 
@@ -79,6 +81,11 @@ RunState RunState::parse(const std::string& text, const std::string& source) {
   state.loss_first = field<double>(document, "loss_first", source);
   if (const auto job = document.find("job"); job != document.end() && job->is_string()) state.job = *job;
   if (const auto config = document.find("config"); config != document.end()) state.config = config->dump();
+  if (const auto model = document.find("model"); model != document.end()) state.model = model->dump();
+  if (const auto with = document.find("optimizer"); with != document.end()) {
+    if (!with->is_boolean()) throw refuse("optimizer is neither true nor false");
+    state.optimizer = *with;
+  }
   if (state.optimizer_steps < 0) throw refuse("optimizer_steps is negative");
   return state;
 }

@@ -26,6 +26,8 @@ struct RunState {
   double loss_first = 0;  // of the run's first step
   std::string job;        // of the launcher, which tells a restart from another run
   std::string config;     // of the run that wrote it, as JSON
+  std::string model;      // the text of its config.json as Hugging Face has it; empty for a model of one's own
+  bool optimizer = true;  // its state is there; false: a start from other weights than the seed's
 
   std::string to_text() const;
   // Throws Error that says what is missing or no number; `source` is what messages call it.

@@ -30,6 +30,7 @@ void run(int argc, char** argv, const ModelFactory& own_model) {
   if (command.kind == Command::Kind::plan)
     return run_plan(command.train, command.plan, own_model);  // needs no launcher
   if (command.kind == Command::Kind::tokenize) return run_tokenize(command.tokenize);
+  if (command.kind == Command::Kind::convert) return run_convert(command.convert);
   const auto environment = WorkerEnvironment::read(command.standalone);
   switch (command.kind) {
     case Command::Kind::hello:
@@ -40,6 +41,7 @@ void run(int argc, char** argv, const ModelFactory& own_model) {
       return run_train(environment, command.train, command.default_run, own_model);
     case Command::Kind::plan:
     case Command::Kind::tokenize:
+    case Command::Kind::convert:
     case Command::Kind::print:
       break;
   }
@@ -71,6 +73,7 @@ int report(const std::exception& error) {
 
 int worker_main(int argc, char** argv, const ModelFactory& own_model) {
   std::signal(SIGPIPE, SIG_IGN);  // a reader that goes away is an error of the write, with a message
+  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file at its size limit
   try {
     run(argc, argv, own_model);
     return kExitSuccess;

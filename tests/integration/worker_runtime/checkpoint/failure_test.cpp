@@ -1,11 +1,10 @@
 // Saves that fail: the same error on every rank, older checkpoints kept, nothing left, and the next save works.
-#include <signal.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "tests/catch.hpp"
 #include "tests/support/checkpoint_state.hpp"
+#include "tests/support/largest_file.hpp"
 
 using namespace dtrun;
 using namespace dtrun::test;
@@ -28,24 +27,6 @@ void check_untouched(const fs::path& directory) {
   CHECK(choose_job(directory, 2).meta.step == 1);
 }
 
-// Files of this process are no larger.
-class LargestFile {
- public:
-  explicit LargestFile(rlim_t bytes) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit now{bytes, before_.rlim_max};
-    ::setrlimit(RLIMIT_FSIZE, &now);
-  }
-  ~LargestFile() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    ::signal(SIGXFSZ, SIG_DFL);
-  }
-
- private:
-  rlimit before_{};
-};
-
 // A file system of a few pages, where this user may mount one.
 class TinyDisk {
  public:
@@ -67,7 +48,7 @@ TEST_CASE("a rank that cannot write all its bytes fails the save for all, by ran
   const tests::TempDirectory directory;
   REQUIRE_NOTHROW(save_well(directory.path(), Cut::rows, 2, 1));
   {
-    const LargestFile limit(20000);
+    const tests::LargestFile limit(20000);
     const auto error = error_of(save_job(directory.path(), Cut::rows, 3, 2));
     CHECK_THAT(error, Catch::StartsWith("rank ") && Catch::Contains(".safetensors\"") && Catch::Contains("too large"));
   }

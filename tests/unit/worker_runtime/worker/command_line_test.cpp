@@ -121,10 +121,6 @@ TEST_CASE("a plan takes the options of train, a world and a rank") {
   CHECK_THROWS_WITH(parse({"plan", "--world-size", "0"}), Contains("--world-size"));
 }
 
-TEST_CASE("what later versions will do is refused as not yet") {
-  CHECK_THROWS_WITH(parse({"convert"}), Contains("not supported yet"));
-}
-
 TEST_CASE("where a run goes on and what it leaves can be said, within limits") {
   const auto run = parse({"train", "--checkpoint-dir", "x", "--checkpoint-every=5", "--keep=0", "--resume", "y"}).train;
   CHECK(run.checkpoint_dir == "x");
@@ -138,6 +134,35 @@ TEST_CASE("where a run goes on and what it leaves can be said, within limits") {
   CHECK_THROWS_WITH(parse({"train", "--resume="}), Contains("--resume"));
   const ConfigFile file(R"({"checkpoint_every": 2})");
   CHECK(parse({"train", "--config", file.path()}).train.checkpoint_every == 2);
+}
+
+TEST_CASE("convert takes what it reads and what it makes") {
+  const auto command = parse({"convert", "--from", "a", "--to=b", "--max-shard-size", "2GB", "--dtype", "bf16"});
+  CHECK(command.kind == Command::Kind::convert);
+  CHECK(command.convert.from == "a");
+  CHECK(command.convert.to == "b");
+  CHECK(command.convert.max_shard == 2'000'000'000);
+  CHECK(command.convert.dtype == "bf16");
+  CHECK_FALSE(command.convert.overwrite);
+  CHECK(parse({"convert", "--from", "a", "--to", "b", "--overwrite", "--to-format", "hf"}).convert.overwrite);
+  CHECK_THROWS_WITH(parse({"convert", "--from", "a"}), Contains("--to"));
+  CHECK_THROWS_WITH(parse({"convert", "--to", "a"}), Contains("--from"));
+  CHECK_THROWS_WITH(parse({"convert", "--from", "a", "--to", "b", "--dtype", "f16"}), Contains("--dtype"));
+  CHECK_THROWS_WITH(parse({"convert", "--from", "a", "--to", "b", "--to-format", "gguf"}), Contains("--to-format"));
+}
+
+TEST_CASE("sizes of weight files are counted as Hugging Face counts") {
+  const std::vector<std::pair<const char*, std::int64_t>> rows = {
+      {"5GB", 5'000'000'000}, {"500MB", 500'000'000}, {"3KB", 3'000},  {"1TB", 1'000'000'000'000},
+      {"2GiB", 2LL << 30},    {"64K", 64 << 10},      {"12345", 12345}};
+  for (const auto& [text, bytes] : rows) {
+    CAPTURE(text);
+    CHECK(parse_bytes("--max-shard-size", text) == bytes);
+  }
+  for (const char* text : {"", "B", "GB", "-5GB", "0GB", "5.5GB", "5XB", "9999999999GB", "iB", "5 GB"}) {
+    CAPTURE(text);
+    CHECK_THROWS_WITH(parse_bytes("--max-shard-size", text), Contains("--max-shard-size is"));
+  }
 }
 
 TEST_CASE("a device and a backend that move other memory are refused together") {
