@@ -92,11 +92,12 @@ TEST_CASE("SIGTERM at any moment ends everything in time and leaves nothing") {
   const auto argv = dtrun_argv({"--nproc-per-node=2", "--max-restarts=1", "--grace-period=0.2"},
                                {"rank=1", "ignore=TERM", "end", "close-output", "setsid-child", "attempt=0",
                                 "sleep=0.01", "exit=1", "end", "sleep=0.03"});
-  const auto run_length = [&] {
+  auto run_length = std::chrono::steady_clock::duration::max();  // the machine may be busy in one of the runs
+  for (int i = 0; i < 3; ++i) {
     Job undisturbed(argv);
     REQUIRE(undisturbed.wait() == ExitStatus{});
-    return undisturbed.running_time();
-  }();
+    run_length = std::min(run_length, undisturbed.running_time());
+  }
   const unsigned seed = std::random_device()();
   std::mt19937 random(seed);
   CAPTURE(seed);
