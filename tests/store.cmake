@@ -18,7 +18,7 @@ set_tests_properties("integration: dtrun-store" PROPERTIES LABELS integration TI
 # A million executions: scripts/fuzz.sh. Here short runs, so that the targets cannot rot.
 foreach(target IN ITEMS store membership)
   add_test(NAME "fuzz: ${target}" COMMAND ${CMAKE_SOURCE_DIR}/scripts/fuzz.sh ${target} 20000)
-  set_tests_properties("fuzz: ${target}" PROPERTIES LABELS fuzz TIMEOUT 180 SKIP_RETURN_CODE 77
+  set_tests_properties("fuzz: ${target}" PROPERTIES LABELS fuzz TIMEOUT 400 SKIP_RETURN_CODE 77
     ENVIRONMENT "DTRUN_FUZZ_DIR=${CMAKE_BINARY_DIR}/fuzz")
 endforeach()
 

@@ -13,7 +13,7 @@ inline std::string counted(std::integral auto count, std::string_view noun) {
   text += noun;
   if (count == 1) return text;
   const auto ends = [&](std::string_view end) { return noun.ends_with(end); };
-  if (ends("s") || ends("x") || ends("ch") || ends("sh")) return text + "es";
+  if (ends("s") || ends("x") || (ends("ch") && !ends("och")) || ends("sh")) return text + "es";
   const char before = noun.size() > 1 ? noun[noun.size() - 2] : 'a';
   if (!ends("y") || std::string_view("aeiou").find(before) != std::string_view::npos) return text + 's';
   text.pop_back();

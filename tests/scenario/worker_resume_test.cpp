@@ -185,6 +185,32 @@ TEST_CASE("a damaged checkpoint is passed over with its reason, and what was ask
   CHECK(hash_in(done) == hash_in(again));
 }
 
+TEST_CASE("another model of the same shapes, a directory in use and one with damaged checkpoints only are refused") {
+  const TempDirectory directory;
+  const auto saved = directory.file("saved");
+  const auto refused = [&](const Words& words) {
+    Job job(launch({"--nproc-per-node=1"}, with(tiny({"--checkpoint-dir", saved, "--steps", "9"}), words)), clean());
+    const auto status = job.wait(seconds(30));
+    REQUIRE(status);
+    CHECK(status->shell_code() == 2);
+    CHECK_THAT(job.out(), !Contains("step  "));
+    return job.error();
+  };
+  const auto long_run = with(tiny({"--steps", "1000000"}), {"--checkpoint-dir", saved, "--checkpoint-every", "5"});
+  {
+    Job first(launch({"--nproc-per-node=1"}, long_run), clean());
+    REQUIRE(eventually([&] { return announced(first.out()) > 0; }));
+    CHECK_THAT(refused({}), Contains("where another run saves now"));
+    first.signal(SIGTERM);
+    REQUIRE(first.wait(seconds(20)));
+  }
+  CHECK_THAT(refused({"--heads", "4"}), Contains("is of another model: n_head 2 -> 4"));
+  for (const auto& entry : fs::directory_iterator(saved)) {
+    if (entry.is_directory()) fs::remove(entry.path() / "meta.json");
+  }
+  CHECK_THAT(refused({}), Contains("where no checkpoint is whole: step_") && Contains("meta.json"));
+}
+
 TEST_CASE("without states in memory a restart goes on from the newest checkpoint") {
   const TempDirectory directory;
   const Words training = tiny({"--steps", "600"});

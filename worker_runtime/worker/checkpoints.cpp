@@ -1,6 +1,8 @@
 #include "worker_runtime/worker/checkpoints.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,8 +32,8 @@ bool fits_into_memory(std::uint64_t bytes, int local_ranks) {
 
 }  // namespace
 
-void check_checkpoint_directory(const TrainConfig& config) {
-  if (config.checkpoint_dir.empty()) return;
+UniqueFd take_checkpoint_directory(const TrainConfig& config) {
+  if (config.checkpoint_dir.empty()) return {};
   const auto refuse = [&](const std::string& why) {
     return UsageError("train", fmt::format("--checkpoint-dir is \"{}\", {}", config.checkpoint_dir, why));
   };
@@ -41,6 +43,12 @@ void check_checkpoint_directory(const TrainConfig& config) {
   if (!fs::is_directory(config.checkpoint_dir, error)) throw refuse("expected a directory");
   if (::access(config.checkpoint_dir.c_str(), W_OK | X_OK) != 0)
     throw refuse("which cannot be written: " + std::generic_category().message(errno));
+  UniqueFd directory(::open(config.checkpoint_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) throw refuse("which cannot be opened: " + std::generic_category().message(errno));
+  // Where the file system has no locks, nothing is known.
+  if (::flock(directory.value(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw refuse("where another run saves now");
+  return directory;
 }
 
 Checkpoints::Checkpoints(Session& session, Trainer& trainer, const TrainConfig& config)
@@ -65,7 +73,13 @@ Checkpoints::Newest Checkpoints::look_at_disk() {
     newest = {choice.path, choice.meta, choice.world};
   };
   if (!config_.checkpoint_dir.empty()) {
-    take(choose_checkpoint(config_.checkpoint_dir, group));
+    const auto choice = choose_checkpoint(config_.checkpoint_dir, group);
+    take(choice);
+    if (!choice.path && !choice.passed_over.empty() && config_.resume == "auto") {
+      throw UsageError("train", fmt::format("--checkpoint-dir is \"{}\", where no checkpoint is whole: {} "
+                                            "(--resume none starts anew)",
+                                            config_.checkpoint_dir, choice.passed_over.front()));
+    }
     if (config_.resume != "auto" && newest.path && !is_of_this_job(newest.meta)) newest = {};
   }
   if (!newest.path && config_.resume != "auto" && config_.resume != "none")

@@ -25,8 +25,9 @@ struct SavingCost {
   Clock::duration in_memory{};  // what steps waited for states in memory
 };
 
-// That --checkpoint-dir can be used. Throws UsageError. For one rank, before training.
-void check_checkpoint_directory(const TrainConfig& config);
+// That --checkpoint-dir can be used, and by no other run as long as the result lives. Throws UsageError. For one rank,
+// before training.
+UniqueFd take_checkpoint_directory(const TrainConfig& config);
 
 // One per rank, beside its trainer and session, which outlive it. One thread. A save that fails is a warning of rank 0
 // and the run goes on, but the last one: its failure is thrown. What replicas hold is compared before a save

@@ -193,11 +193,11 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
     std::fflush(stdout);
   }
   Checkpoints checkpoints(session, trainer, config);
-  Progress progress(trainer.steps(), config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   ProgressWriter told(session.environment().progress_file);
   told.set_up();
   checkpoints.resume();
   told.loaded(trainer.finished_steps());
+  Progress progress(trainer.steps(), config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   const StopSignals signals;
   const auto start = Clock::now();
   const auto want_stop = [&] {
@@ -233,9 +233,10 @@ void run_train(const WorkerEnvironment& environment, const TrainConfig& config, 
                const ModelFactory& own) {
   auto device = choose_device({config.device, config.backend}, environment);
   const auto data = check_inputs(config, environment.world_size, environment.local_world_size, own, device != nullptr);
+  UniqueFd checkpoint_directory;
   if (environment.rank == 0) {  // the only one that writes them, perhaps on a host of its own
     check_outputs(config);
-    check_checkpoint_directory(config);
+    checkpoint_directory = take_checkpoint_directory(config);
   }
   with_session(environment, session_options(config), std::move(device),
                [&](Session& session) { train(session, config, default_run, own, data); });

@@ -369,6 +369,11 @@ void Trainer::restore(const CheckpointMeta& meta, const std::string& source,
                       const std::function<void(std::span<const StatePiece>)>& load) {
   const auto state = RunState::parse(meta.run, source);
   if (meta.step < 0) throw Error("train", fmt::format("{}: step {}", source, meta.step));
+  if (const auto other = model_differences(state, model_config_); !other.empty()) {
+    throw UsageError("train", fmt::format("{} is of another model: {} (--resume none starts anew, --checkpoint-dir "
+                                          "names another place)",
+                                          source, other));
+  }
   batches_.emplace(dataset_, batch_plan(config_, axes_, vocab_size_), state.data, meta.step);
   schedule_.total_steps = steps_of_run(config_, *batches_);  // other ranks take other numbers of samples
   auto pieces = this->state();

@@ -14,9 +14,25 @@ namespace {
 using nlohmann::json;
 
 // What changes the numbers of a run, but the layout of its ranks.
-constexpr std::array kWhatMatters = {"data",         "batch-size", "micro-batches", "steps",     "lr",
-                                     "warmup-steps", "clip-norm",  "weight-decay",  "seed",      "dtype",
-                                     "param-dtype",  "seq-len",    "reduce-dtype",  "last-batch"};
+constexpr std::array kWhatMatters = {"data",         "batch-size", "micro-batches", "steps",      "lr",
+                                     "warmup-steps", "clip-norm",  "weight-decay",  "seed",       "dtype",
+                                     "param-dtype",  "seq-len",    "reduce-dtype",  "last-batch", "epochs"};
+
+// Of a config.json: what no shape tells.
+constexpr std::array kBeyondShapes = {"model_type",          "n_head",       "num_attention_heads",
+                                      "num_key_value_heads", "rope_theta",   "rope_scaling",
+                                      "layer_norm_epsilon",  "rms_norm_eps", "activation_function"};
+
+template <class Keys>
+std::string changes(const json& before, const json& now, const Keys& keys) {
+  std::string text;
+  for (const char* key : keys) {
+    const auto a = before.find(key), b = now.find(key);
+    if (a == before.end() || b == now.end() || *a == *b) continue;
+    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", key, a->dump(), b->dump());
+  }
+  return text;
+}
 
 template <class T>
 T field(const json& object, const char* key, const std::string& source) {
@@ -90,15 +106,13 @@ RunState RunState::parse(const std::string& text, const std::string& source) {
   return state;
 }
 
+std::string model_differences(const RunState& before, const std::string& now) {
+  if (before.model.empty() || now.empty()) return {};
+  return changes(json::parse(before.model, nullptr, false), json::parse(now, nullptr, false), kBeyondShapes);
+}
+
 std::string differences(const RunState& state, const TrainConfig& config) {
-  const json before = json::parse(state.config, nullptr, false), now = to_json(config);
-  std::string text;
-  for (const char* key : kWhatMatters) {
-    const auto a = before.find(key), b = now.find(key);
-    if (a == before.end() || b == now.end() || *a == *b) continue;
-    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", key, a->dump(), b->dump());
-  }
-  return text;
+  return changes(json::parse(state.config, nullptr, false), to_json(config), kWhatMatters);
 }
 
 }  // namespace dtrun::runtime

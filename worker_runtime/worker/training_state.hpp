@@ -34,6 +34,9 @@ struct RunState {
   static RunState parse(const std::string& text, const std::string& source);
 };
 
+// What makes another function of the same parameters: "n_head 2 -> 4". `now`: as RunState::model.
+std::string model_differences(const RunState& before, const std::string& now);
+
 // What the run that goes on does otherwise than the one before: "lr 0.001 -> 0.0005, micro-batches 1 -> 2"; empty when
 // nothing that matters differs.
 std::string differences(const RunState& before, const TrainConfig& now);

@@ -13,6 +13,7 @@ EXPECTED_LINES = re.compile(
     r"dtrun: (\S+ (joins|is lost: its connection ended|leaves: its dtrun was killed|leaves: \S+ was stopped by SIGTERM); (a new round follows|waiting for \d+ more nodes?)"
     r"|this node is a spare: the job has its \d+ nodes; it takes the place of one that is lost"
     r"|rank \d+ on \S+ \(pid \d+\) failed: .*; restart \d+ of \d+ follows"
+    r"|(restart|round) \d+ took [\d.]+ s from .*"
     r"|waiting for nodes: \d+ of \d+ are here, \d+ s of \d+ s)")
 
 

@@ -51,7 +51,7 @@ class Worker:
     def met(self, pids: list[int], first_output: str) -> bool:
         latest = re.split(r"(?m)^(?=\d+ ranks? on )", first_output)[-1]
         ranks = re.findall(r"^  rank (\d+) .* pid (\d+)$", latest, re.M)
-        return ranks == [(str(rank), str(pid)) for rank, pid in enumerate(pids)] and re.search(r"(?m)^step +1/", latest) is not None
+        return ranks == [(str(rank), str(pid)) for rank, pid in enumerate(pids)] and re.search(r"(?m)^(step +1/|resumed after step)", latest) is not None
 
     def end_well(self, pids: list[int]):
         os.kill(pids[-1], signal.SIGTERM)
