@@ -7,7 +7,7 @@ dtrun_test(test_launcher_agent unit
           unit/launcher/agent/memory_cgroup_test.cpp unit/launcher/agent/stale_directories_test.cpp unit/launcher/agent/numa_test.cpp
           unit/launcher/agent/token_option_test.cpp unit/launcher/agent/restart_clock_test.cpp
   DEPS launcher/agent LINK dtrun_test_job)
-dtrun_test(test_dtrun integration
+dtrun_test(test_dtrun integration SERIAL
   SOURCES integration/launcher/agent/dtrun_test.cpp integration/launcher/agent/told_test.cpp
           integration/launcher/agent/policy_test.cpp integration/launcher/agent/token_test.cpp
   LINK dtrun_test_job nlohmann_json::nlohmann_json)

@@ -6,14 +6,15 @@ target_link_libraries(guarded_program PRIVATE dtrun_flags dtrun_launcher_process
 add_library(dtrun_test_job STATIC ${CMAKE_CURRENT_LIST_DIR}/scenario/job.cpp)
 target_link_libraries(dtrun_test_job PUBLIC dtrun_flags dtrun_launcher_process)
 
-dtrun_test(test_process integration
+# SERIAL, here and below: they look at timing.
+dtrun_test(test_process integration SERIAL
   SOURCES unit/launcher/process/exit_status_test.cpp unit/launcher/process/job_mark_test.cpp integration/launcher/process/child_process_test.cpp
           integration/launcher/process/process_tree_test.cpp
   DEPS launcher/process LINK dtrun_test_job)
 target_compile_definitions(test_process PRIVATE
   DTRUN_PROBE_WORKER="$<TARGET_FILE:probe_worker>" DTRUN_GUARDED_PROGRAM="$<TARGET_FILE:guarded_program>")
 add_dependencies(test_process probe_worker guarded_program)
-dtrun_test(test_logs integration
+dtrun_test(test_logs integration SERIAL
   SOURCES unit/launcher/logs/line_splitter_test.cpp unit/launcher/logs/console_text_test.cpp
           integration/launcher/logs/output_hub_test.cpp
   DEPS launcher/logs LINK dtrun_test_job)
@@ -23,8 +24,8 @@ dtrun_test(test_report unit
   SOURCES unit/launcher/report/error_file_test.cpp unit/launcher/report/run_report_test.cpp
   DEPS launcher/report LINK dtrun_test_job nlohmann_json::nlohmann_json)
 
-# The built dtrun as a black box. SERIAL: they look at timing, and half of them kill something.
-dtrun_test(test_scenario scenario
+# The built dtrun as a black box; half of them kill something.
+dtrun_test(test_scenario scenario SERIAL
   SOURCES scenario/survivors_test.cpp scenario/job_test.cpp scenario/ports_test.cpp scenario/command_line_test.cpp
           scenario/doctor_test.cpp scenario/output_test.cpp scenario/endurance_test.cpp scenario/stop_test.cpp scenario/memory_test.cpp
           scenario/unkillable_test.cpp scenario/surroundings_test.cpp scenario/snapshot_memory_test.cpp scenario/restart_cost_test.cpp
