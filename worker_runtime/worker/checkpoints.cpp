@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/log.hpp"
 #include "rendezvous/contract/snapshot_memory.hpp"
@@ -132,7 +133,7 @@ void Checkpoints::resume() {
     trainer_.restore(meta, from, [&](std::span<const StatePiece> pieces) { load_checkpoint(*newest.path, pieces); });
     saved_ = newest.path->parent_path() == fs::path(config_.checkpoint_dir) ? meta.step : -1;
     newest_ = newest.path->string();
-    from += fmt::format(" of {} rank{}", newest.world, newest.world == 1 ? "" : "s");
+    from += " of " + counted(newest.world, "rank");
   }
   if (!from.empty() && session_.is_first()) {
     fmt::print("resumed after step {} from {} in {:.2f} s\n", meta.step, from, seconds_since(start));

@@ -51,7 +51,7 @@ const Entry kEntries[] = {
     {"seed", &TrainConfig::seed, "of initial values and sample order"},
     {"max-seconds", &TrainConfig::max_seconds, "stop after this time, all ranks after the same step; 0: no limit"},
     {"on-nan", &TrainConfig::on_nan, "when loss or gradient norm are not finite: stop; skip: all ranks leave that update out; rollback: also return to the state of a few steps before (of --snapshot-every, default 10)"},
-    {"max-skipped", &TrainConfig::max_skipped, "--on-nan skip and rollback: most such steps in a row"},
+    {"max-skipped", &TrainConfig::max_skipped, "--on-nan skip: most such steps in a row; rollback: most returns that lead no further"},
     {"check-replicas", &TrainConfig::check_replicas, "steps between comparisons of what several ranks hold, which name the rank that differs; 0: none (default: 100 on a CPU, else 0)"},
     {"parallel", &TrainConfig::parallel, "layout of the ranks, such as pp=2,dp=2: dp=N; fsdp=N: parameters, gradients and optimizer state split, with dp=R in R replicas; tp=N: every layer cut, with sp between the cut layers the sequence; pp=N: stages of units (default: dp, all ranks)"},
     {"zero", &TrainConfig::zero, "dp: 1 splits the optimizer state, 2 gradients too; 0: neither"},

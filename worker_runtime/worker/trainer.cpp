@@ -241,7 +241,9 @@ void Trainer::pass_over(StepRecord& record) {
     throw Error("train", fmt::format("rank {}, step {}: {}{}: training diverged; try a lower --lr, or look at "
                                      "--weight-decay and the data",
                                      group_.rank(), record.step, record.not_finite,
-                                     before == 0 ? "" : fmt::format(", after {} skipped steps in a row", before)));
+                                     before == 0 ? ""
+                                     : kept_     ? fmt::format(", after {} times back that led no further", before)
+                                                 : fmt::format(", after {} skipped steps in a row", before)));
   }
   if (!kept_) return;
   const auto point = kept_->go_back();
@@ -338,7 +340,10 @@ TrainOutcome Trainer::run(const std::function<bool()>& want_stop,
     } else {
       if (loss_first_ == 0) loss_first_ = record.result.loss;
       outcome.loss_last = record.result.loss;
-      skipped_in_a_row_ = 0;
+      if (optimizer_->steps() > furthest_) {  // not again what was rolled back
+        furthest_ = optimizer_->steps();
+        skipped_in_a_row_ = 0;
+      }
       if (kept_) kept_->after_step(next_step_, optimizer_->steps());
     }
     outcome.peak_bytes = record.peak_bytes;
@@ -381,6 +386,7 @@ void Trainer::restore(const CheckpointMeta& meta, const std::string& source,
   load(pieces);
   executor_->run_setup();
   optimizer_->set_steps(state.optimizer_steps);
+  furthest_ = state.optimizer_steps;
   next_step_ = meta.step;
   loss_first_ = state.loss_first;
 }

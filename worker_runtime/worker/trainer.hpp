@@ -129,7 +129,8 @@ class Trainer {
   CosineSchedule schedule_;
   std::int64_t next_step_ = 0;
   double loss_first_ = 0;  // of the first step that was not skipped
-  std::int64_t skipped_in_a_row_ = 0;
+  std::int64_t furthest_ = 0;          // updates of the optimizer, at most so far
+  std::int64_t skipped_in_a_row_ = 0;  // since then
   std::optional<KeptStates> kept_;  // --on-nan rollback
   std::int64_t check_every_ = 0;    // --check-replicas
   std::optional<ReplicaCheck> replicas_;
