@@ -1,4 +1,5 @@
 # Tests of the GPU path: device/, ops/gpu/, kernels/cuda/.
+find_path(DTRUN_CUDA_INCLUDE cuda_runtime_api.h HINTS /usr/local/cuda/include)  # also with DTRUN_CUDA=off
 find_path(DTRUN_CUBLASLT_INCLUDE cublasLt.h HINTS ${DTRUN_CUDA_INCLUDE} /usr/local/cuda/include)
 find_path(DTRUN_CUDNN_INCLUDE cudnn_graph.h HINTS ${DTRUN_CUDA_INCLUDE} /usr/local/cuda/include)
 find_path(DTRUN_NCCL_INCLUDE nccl.h HINTS ${DTRUN_CUDA_INCLUDE} /usr/local/cuda/include)

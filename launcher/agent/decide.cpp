@@ -69,6 +69,7 @@ Actions failed(JobState& state, const Event& event) {
   if (state.shared)
     return joined({{Kind::tell_failure, state.exit_code}}, stop_rest(state, StopReason::round, SIGTERM, false));
   state.no_restart = state.budget.judge(event.step, event.out_of_memory);
+  if (!event.retry && state.no_restart == NoRestart::none) state.no_restart = NoRestart::cannot_help;
   const bool again = state.no_restart == NoRestart::none;
   return stop_rest(state, again ? StopReason::restart : StopReason::failure, SIGTERM, !again);
 }

@@ -46,7 +46,7 @@ struct Event {
   enum class Kind {
     round_begins,     // value: workers that are to be started
     workers_started,  // value: how many more
-    worker_ended,     // status, step, out_of_memory
+    worker_ended,     // status, step, out_of_memory, retry
     start_failed,     // value: exit code; workers started before it are counted in `running` already
     stop_signal,      // value: signal
     user_signal,      // value: signal that is only passed on
@@ -60,6 +60,7 @@ struct Event {
   ExitStatus status{};
   std::int64_t step = -1;  // how far this attempt is, as its workers report; -1: they do not
   bool out_of_memory = false;
+  bool retry = true;  // false: its error file says that another attempt cannot help
 };
 
 struct Action {

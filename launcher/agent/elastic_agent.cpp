@@ -229,7 +229,9 @@ class ElasticAgent::Impl {
   void tell_failure() {
     rendezvous::Report report;
     report.verdict = failure_verdict(view(), ending());
-    report.retry = start_error_.empty();
+    report.retry = start_error_.empty() && (culprit_ < 0 || may_retry(view(), culprit_));
+    if (!report.retry && start_error_.empty())
+      report.verdict.no_restart = state_.budget.text(rendezvous::NoRestart::cannot_help);
     report.step = report_.attempts.back().step;
     report.out_of_memory = culprit_ >= 0 && workers_[culprit_].out_of_memory;
     const auto& blamed = report_.waited_for;
@@ -323,6 +325,7 @@ class ElasticAgent::Impl {
       round_failed(Clock::now());
       event.step = report_.attempts.back().step = furthest_step(directory_, round_.number, workers_.size());
       event.out_of_memory = worker.out_of_memory;
+      event.retry = may_retry(view(), rank);
       report_.waited_for = blamed_worker(view(), rank);
     }
     const auto actions = decide(state_, event);

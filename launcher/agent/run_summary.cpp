@@ -195,6 +195,11 @@ std::optional<BlamedWorker> blamed_worker(const AttemptView& attempt, int culpri
   return BlamedWorker{*blamed, worker.pid, state_text(worker), collective_of(attempt, local)};
 }
 
+bool may_retry(const AttemptView& attempt, int culprit) {
+  if (!attempt.directory.exists()) return true;
+  return read_error_file(attempt.directory.error_file(attempt.round.number, culprit)).retry;
+}
+
 rendezvous::Verdict failure_verdict(const AttemptView& attempt, const Ending& ending) {
   const bool started = ending.start_error.empty();
   const int local_rank = started ? ending.culprit : attempt.workers.size();

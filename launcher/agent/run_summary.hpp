@@ -38,6 +38,9 @@ std::vector<Progress> progress_of(const RunDirectory& directory, int attempt, in
 // one that failed before.
 std::optional<BlamedWorker> blamed_worker(const AttemptView& attempt, int culprit);
 
+// Whether a restart can help after this worker's failure, as its error file says; yes when it says nothing.
+bool may_retry(const AttemptView& attempt, int culprit);
+
 void note_survivor(RunReport& report, const Survivor& survivor);
 
 // How the last attempt ended.

@@ -120,6 +120,8 @@ ErrorFile read_error_file(const std::string& path) {
     result.traceback = string_member(*extra, "py_callstack");
     result.timestamp = time_member(*extra, "timestamp");
     result.blames_rank = blamed_rank(*extra, result.message);
+    const auto* retry = member(*extra, "retry");
+    result.retry = retry == nullptr || *retry != false;
   }
   if (result.message.empty()) result.note = fmt::format("error file {} has an empty message", path);
   return result;

@@ -15,7 +15,8 @@ struct ErrorFile {
   double timestamp = 0;   // epoch seconds, 0 when the file has none
   // The rank it waited for in vain: extraInfo.blames_rank, or "rank N is missing" in the message.
   std::optional<int> blames_rank;
-  std::string note;  // why the file could not be used; for the report
+  bool retry = true;  // false: extraInfo.retry says that another attempt cannot help
+  std::string note;   // why the file could not be used; for the report
 };
 
 // Never throws: a missing file is `present == false`, a bad one is a note. At most 1 MiB is read.

@@ -202,10 +202,10 @@ std::string next_step(const RunReport& report) {
                        root.error.present ? "error files are" : "what was kept is", shown(report.log_directory));
   }
   const bool usage = root.status.signal == 0 && root.status.code == kExitUsage;
-  if (usage && report.restarts_used == 0) {
-    text += "; exit code 2 mostly means bad arguments, which a restart does not help";
-  } else if (!report.no_restart.empty()) {
+  if (!report.no_restart.empty()) {
     text += "; no restart: " + report.no_restart;
+  } else if (usage && report.restarts_used == 0) {
+    text += "; exit code 2 mostly means bad arguments, which a restart does not help";
   } else if (report.max_restarts == 0) {
     text += "; --max-restarts N tries again";
   } else if (report.restarts_used >= report.max_restarts) {

@@ -13,6 +13,7 @@ std::string to_json(const ErrorDocument& document) {
   extra["py_callstack"] = document.text;
   extra["timestamp"] = std::to_string(document.timestamp);
   if (document.blames_rank) extra["blames_rank"] = *document.blames_rank;
+  if (!document.retry) extra["retry"] = false;
   return result.dump(-1, ' ', true, ordered_json::error_handler_t::replace);
 }
 

@@ -11,8 +11,10 @@ namespace dtrun {
 struct ErrorDocument {
   std::string kind;  // "CommError"
   std::string text;
-  long long timestamp = 0;         // epoch seconds
-  std::optional<int> blames_rank;  // our own addition: the rank that this one waited for in vain
+  long long timestamp = 0;  // epoch seconds
+  // Our own additions:
+  std::optional<int> blames_rank;  // the rank that this one waited for in vain
+  bool retry = true;               // false: the same words fail the same way, another attempt cannot help
 };
 
 // {"message": {"message": "<kind>: <text>", "extraInfo": {"py_callstack": <text>, "timestamp": "<seconds>"}}}, ASCII,

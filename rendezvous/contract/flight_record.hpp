@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,8 +43,8 @@ inline constexpr std::size_t kFlightRecordBytes = kFlightHeader + kFlightCapacit
 template <std::size_t N>
 void set_text(char (&field)[N], std::string_view text) {
   const std::size_t length = text.size() < N ? text.size() : N - 1;
-  for (std::size_t i = 0; i < length; ++i) field[i] = text[i];
-  for (std::size_t i = length; i < N; ++i) field[i] = 0;
+  if (length > 0) std::memcpy(field, text.data(), length);
+  std::memset(field + length, 0, N - length);
 }
 
 // Owner: the worker's session. called() is for one thread, finished() for any. Without a file, or when it cannot be

@@ -37,6 +37,8 @@ std::string RestartBudget::text(NoRestart why) const {
                  : fmt::format("{} got no further than step {}", counted(without_progress, "restart"), best_step);
     case NoRestart::out_of_memory_again:
       return fmt::format("out of memory at step {} again, it needs less memory or a higher limit", memory_step);
+    case NoRestart::cannot_help:
+      return "the worker says that another attempt cannot help";
     case NoRestart::none:
     case NoRestart::used_up:
       break;

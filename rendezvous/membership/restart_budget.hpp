@@ -9,7 +9,7 @@
 namespace dtrun::rendezvous {
 
 // Why a failed attempt is not followed by another one.
-enum class NoRestart { none, used_up, no_progress, out_of_memory_again };
+enum class NoRestart { none, used_up, no_progress, out_of_memory_again, cannot_help };
 
 // max_restarts counts every restart. With max_no_progress those count that follow each other without the job getting
 // further; a program that does not tell how far it is keeps its max_restarts, if there is one. Owner: whoever decides

@@ -188,23 +188,27 @@ TEST_CASE("a damaged checkpoint is passed over with its reason, and what was ask
 TEST_CASE("another model of the same shapes, a directory in use and one with damaged checkpoints only are refused") {
   const TempDirectory directory;
   const auto saved = directory.file("saved");
-  const auto refused = [&](const Words& words) {
-    Job job(launch({"--nproc-per-node=1"}, with(tiny({"--checkpoint-dir", saved, "--steps", "9"}), words)), clean());
+  const auto refused = [&](const Words& words, int code = 2) {
+    const Words restarts = code == 2 ? Words{"--max-restarts=3"} : Words{};
+    Job job(
+        launch(with({"--nproc-per-node=1"}, restarts), with(tiny({"--checkpoint-dir", saved, "--steps", "9"}), words)),
+        clean());
     const auto status = job.wait(seconds(30));
     REQUIRE(status);
-    CHECK(status->shell_code() == 2);
-    CHECK_THAT(job.out(), !Contains("step  "));
+    CHECK(status->shell_code() == code);
+    CHECK_THAT(job.out(), !Contains("step  ") && !Contains("restart"));
     return job.error();
   };
   const auto long_run = with(tiny({"--steps", "1000000"}), {"--checkpoint-dir", saved, "--checkpoint-every", "5"});
   {
     Job first(launch({"--nproc-per-node=1"}, long_run), clean());
     REQUIRE(eventually([&] { return announced(first.out()) > 0; }));
-    CHECK_THAT(refused({}), Contains("where another run saves now"));
+    CHECK_THAT(refused({}, 1), Contains("where another run saves now"));
     first.signal(SIGTERM);
     REQUIRE(first.wait(seconds(20)));
   }
   CHECK_THAT(refused({"--heads", "4"}), Contains("is of another model: n_head 2 -> 4"));
+  CHECK_THAT(refused({"--hidden", "16"}), Contains("is not of this model: ") && Contains("cannot help"));
   for (const auto& entry : fs::directory_iterator(saved)) {
     if (entry.is_directory()) fs::remove(entry.path() / "meta.json");
   }

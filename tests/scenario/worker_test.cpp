@@ -208,6 +208,21 @@ TEST_CASE("training that diverges fails on the step that shows it and saves noth
   }
 }
 
+TEST_CASE("a state that only gives skipped steps is not saved") {
+  const TempDirectory directory;
+  const auto model = directory.file("broken.safetensors");
+  Job job(launch({"--nproc-per-node=2"},
+                 tiny({"--lr", "1e30", "--clip-norm", "0", "--steps", "6", "--on-nan", "skip", "--save", model,
+                       "--checkpoint-dir", directory.file("saved"), "--checkpoint-every", "2"})),
+          clean());
+  const auto status = job.wait(seconds(30));
+  REQUIRE(status);
+  CHECK(status->shell_code() == 1);
+  CHECK_THAT(job.error(), Contains("step 2: ") && Contains("the last 5 steps were skipped"));
+  CHECK_THAT(job.out(), !Contains("checkpoint: "));
+  CHECK_FALSE(fs::exists(model));
+}
+
 TEST_CASE("outputs that cannot be written are refused before training, and otherwise cost only themselves") {
   const TempDirectory directory;
   const auto file = directory.write("file", "").string();

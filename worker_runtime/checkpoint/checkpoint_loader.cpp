@@ -76,10 +76,10 @@ void Loader::check(std::span<const StatePiece> pieces) const {
   }
   if (faults.empty()) return;
   const auto shown = std::min(faults.size(), kNamesShown);
-  throw Error("checkpoint",
-              fmt::format("\"{}\" is not of this model: {}{}", directory_.string(),
-                          fmt::join(std::span(faults).first(shown), ", "),
-                          shown < faults.size() ? fmt::format(", and {} more", faults.size() - shown) : ""));
+  throw UsageError("checkpoint",
+                   fmt::format("\"{}\" is not of this model: {}{}", directory_.string(),
+                               fmt::join(std::span(faults).first(shown), ", "),
+                               shown < faults.size() ? fmt::format(", and {} more", faults.size() - shown) : ""));
 }
 
 std::vector<Segment> Loader::segments_of(const StatePiece& piece) const {

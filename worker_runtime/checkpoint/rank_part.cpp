@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "rendezvous/base/error.hpp"
@@ -51,7 +53,14 @@ CheckpointIndex RankPart::write(const std::filesystem::path& directory, int rank
   for (const Item& item : items_) ranges.push_back({item.tensor, item.where, item.elements.numel()});
   RankFileWriter writer(directory, rank, {.step = step, .world = world, .save = save, .tensors = tensors_, .files = {}},
                         ranges);
-  for (const Item& item : items_) writer.write(item.elements);
+  for (const Item& item : items_) {
+    const auto values = item.elements.span<float>();
+    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
+      throw Error("checkpoint",
+                  fmt::format("\"{}\" is not finite: nobody could go on from that", tensors_[item.tensor].name));
+    }
+    writer.write(item.elements);
+  }
   return writer.commit();
 }
 

@@ -1,6 +1,8 @@
 #include "worker_runtime/data/token_dataset.hpp"
 
 #include <fmt/format.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,6 +16,7 @@ namespace dtrun::runtime {
 namespace {
 
 constexpr std::int64_t kVocabularyOf16Bits = 65536;
+constexpr std::size_t kFingerprintBlocks = 64, kFingerprintBlock = 4096;  // bytes
 
 TokenFormat format_of(const std::filesystem::path& path) {
   return path.extension() == ".bin" ? TokenFormat::u16 : TokenFormat::bytes;
@@ -118,6 +121,22 @@ void TokenDataset::read(std::int64_t index, std::int64_t vocab_size, std::span<s
     }
     out[static_cast<std::size_t>(i)] = token;
   }
+}
+
+std::uint64_t TokenDataset::fingerprint() const {
+  const std::size_t width = format_ == TokenFormat::bytes ? 1 : format_ == TokenFormat::u16 ? 2 : 4;
+  std::uint64_t hash = 0;
+  for (const auto& source : sources_) {
+    const auto bytes = static_cast<std::size_t>(source.tokens) * width;
+    hash = XXH64(&source.tokens, sizeof source.tokens, hash);
+    const auto blocks = std::min(kFingerprintBlocks, (bytes + kFingerprintBlock - 1) / kFingerprintBlock);
+    const auto room = bytes - std::min(bytes, kFingerprintBlock);
+    for (std::size_t block = 0; block < blocks; ++block) {
+      const auto from = blocks == 1 ? 0 : room / (blocks - 1) * block + room % (blocks - 1) * block / (blocks - 1);
+      hash = XXH64(source.data + from, std::min(kFingerprintBlock, bytes), hash);
+    }
+  }
+  return hash;
 }
 
 }  // namespace dtrun::runtime

@@ -22,7 +22,7 @@ std::size_t at(int index) { return static_cast<std::size_t>(index); }
 void StepExecutor::announce(const Action& action, std::int64_t step) {
   last_collective_ = &action;
   const auto label = program_.label(action);
-  const auto text = step < 0 ? "set-up, " + label : fmt::format("step {}, {}", step, label);
+  const auto text = step < 0 ? "set-up, " + label : fmt::format("step {}, {}", step + 1, label);
   for (auto* group : groups_) group->set_action(text, action.id);
 }
 
@@ -84,7 +84,7 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
   const auto spent_before = spent();
   for (const auto& action : program_.step) {
     const auto where = [&] {
-      return fmt::format("rank {}, step {}, {}", program_.rank, input.step, program_.label(action));
+      return fmt::format("rank {}, step {}, {}", program_.rank, input.step + 1, program_.label(action));
     };
     const auto before = sent();
     with_place(where, [&] { run(action, input, optimizer, result); });
@@ -102,7 +102,7 @@ StepResult StepExecutor::run_step(const StepInput& input, Optimizer& optimizer) 
 // The one place where the host waits for all of a step.
 void StepExecutor::read_metrics(const StepInput& input, StepResult& result) {
   if (buffers_.back().is_abstract()) return;
-  const auto where = [&] { return fmt::format("rank {}, step {}, end of the step", program_.rank, input.step); };
+  const auto where = [&] { return fmt::format("rank {}, step {}, end of the step", program_.rank, input.step + 1); };
   with_place(where, [&] {
     const Tensor metrics = buffers_.back().to_host();
     result.loss = static_cast<double>(metrics.span<float>()[kMetricLoss]) / sums_per_mean(input);

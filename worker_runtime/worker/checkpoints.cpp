@@ -9,12 +9,14 @@
 #include <array>
 #include <filesystem>
 #include <system_error>
+#include <thread>
 
 #include "rendezvous/base/counted.hpp"
 #include "rendezvous/base/error.hpp"
 #include "rendezvous/base/log.hpp"
 #include "rendezvous/contract/snapshot_memory.hpp"
 #include "worker_runtime/checkpoint/checkpoint_loader.hpp"
+#include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/comm/gather_values.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
 
@@ -22,6 +24,8 @@ namespace dtrun::runtime {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr auto kPatienceWithLock = std::chrono::seconds(3);
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -44,12 +48,18 @@ UniqueFd take_checkpoint_directory(const TrainConfig& config) {
   if (!fs::is_directory(config.checkpoint_dir, error)) throw refuse("expected a directory");
   if (::access(config.checkpoint_dir.c_str(), W_OK | X_OK) != 0)
     throw refuse("which cannot be written: " + std::generic_category().message(errno));
-  UniqueFd directory(::open(config.checkpoint_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) throw refuse("which cannot be opened: " + std::generic_category().message(errno));
-  // Where the file system has no locks, nothing is known.
-  if (::flock(directory.value(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw refuse("where another run saves now");
-  return directory;
+  // A file of its own: over NFS only what is open for writing can be locked.
+  UniqueFd lock(::open((fs::path(config.checkpoint_dir) / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!lock) throw refuse("which cannot be written: " + std::generic_category().message(errno));
+  // Rank 0 of the round before may be about to go. Where the file system has no locks, nothing is known.
+  const auto deadline = Clock::now() + kPatienceWithLock;
+  while (::flock(lock.value(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (Clock::now() >= deadline)
+      throw Error("train",
+                  fmt::format("--checkpoint-dir is \"{}\", where another run saves now", config.checkpoint_dir));
+    std::this_thread::sleep_for(kPatienceWithLock / 100);
+  }
+  return lock;
 }
 
 Checkpoints::Checkpoints(Session& session, Trainer& trainer, const TrainConfig& config)
@@ -113,7 +123,7 @@ std::optional<std::int64_t> Checkpoints::step_in_memory() {
   return best;
 }
 
-void Checkpoints::resume() {
+bool Checkpoints::resume() {
   const auto start = Clock::now();
   std::string from;
   CheckpointMeta meta;
@@ -137,7 +147,8 @@ void Checkpoints::resume() {
   }
   if (!from.empty() && session_.is_first()) {
     fmt::print("resumed after step {} from {} in {:.2f} s\n", meta.step, from, seconds_since(start));
-    if (const auto text = differences(RunState::parse(meta.run, from), config_); !text.empty())
+    if (const auto text = differences(RunState::parse(meta.run, from), config_, hash_text(trainer_.data_hash()));
+        !text.empty())
       fmt::print("other than before: {}\n", text);
     std::fflush(stdout);
   }
@@ -149,6 +160,7 @@ void Checkpoints::resume() {
     options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(config_.timeout * 1e3));
     writer_.emplace(std::move(options));
   }
+  return !from.empty();
 }
 
 void Checkpoints::keep_in_memory() {
@@ -173,6 +185,7 @@ void Checkpoints::forget_memory() {
 
 void Checkpoints::save() {
   trainer_.require_equal_replicas();
+  due_ = false;
   saved_ = trainer_.finished_steps();
   const auto start = Clock::now();
   writer_->save(trainer_.state_meta(job_), state_);
@@ -185,7 +198,9 @@ void Checkpoints::save() {
 void Checkpoints::after_step() {
   keep_in_memory();
   if (!writer_) return;
-  if (config_.checkpoint_every > 0 && trainer_.finished_steps() % config_.checkpoint_every == 0) save();
+  due_ = due_ || (config_.checkpoint_every > 0 && trainer_.finished_steps() % config_.checkpoint_every == 0);
+  // While steps are skipped, nobody knows whether the state or a batch is the cause.
+  if (due_ && trainer_.skipped_in_a_row() == 0) save();
   tell(writer_->poll());
 }
 

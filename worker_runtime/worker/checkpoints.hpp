@@ -25,8 +25,8 @@ struct SavingCost {
   Clock::duration in_memory{};  // what steps waited for states in memory
 };
 
-// That --checkpoint-dir can be used, and by no other run as long as the result lives. Throws UsageError. For one rank,
-// before training.
+// That --checkpoint-dir can be used, and by no other run as long as the result lives: waits a few seconds for one that
+// ends. Throws UsageError, and Error when it is in use. For one rank, before training.
 UniqueFd take_checkpoint_directory(const TrainConfig& config);
 
 // One per rank, beside its trainer and session, which outlive it. One thread. A save that fails is a warning of rank 0
@@ -36,9 +36,9 @@ class Checkpoints {
  public:
   Checkpoints(Session& session, Trainer& trainer, const TrainConfig& config);
 
-  // Collective. As --resume says; a restart goes on from the newest of its own states, in memory or on the disk. Throws
-  // UsageError, Error.
-  void resume();
+  // Collective. As --resume says; a restart goes on from the newest of its own states, in memory or on the disk.
+  // Whether there was one. Throws UsageError, Error.
+  bool resume();
   // Of every finished step, on every rank.
   void after_step();
   // When the state turns out to be wrong: a restart must not go on from what is in memory, which nobody checked.
@@ -69,6 +69,7 @@ class Checkpoints {
   std::optional<MemorySnapshot> memory_;
   std::optional<CheckpointWriter> writer_;
   std::int64_t saved_ = -1;  // step of the last save() or of what was resumed
+  bool due_ = false;         // a checkpoint, since a step that was skipped
   std::string newest_;
   std::string last_error_;
   SavingCost cost_;

@@ -30,7 +30,7 @@ bool may_be_replaced(const fs::path& entry) {
   const auto name = entry.filename().string();
   std::error_code ignored;
   if (fs::is_directory(entry, ignored)) return name == checkpoint_name(0) && holds_parameters_only(entry);
-  return name == "config.json" || name == "latest" || name == "model.safetensors.index.json" ||
+  return name == "config.json" || name == "latest" || name == ".lock" || name == "model.safetensors.index.json" ||
          name.ends_with(".safetensors") || is_tokenizer_file(name);
 }
 

@@ -64,7 +64,8 @@ Blame blame_in(const std::exception& error) {
 
 std::string error_document(const std::exception& error, long long timestamp) {
   const auto blame = blame_in(error);
-  ErrorDocument document{error_kind(error), error.what(), timestamp, blame.rank};
+  const bool usage = dynamic_cast<const UsageError*>(&error) != nullptr;
+  ErrorDocument document{error_kind(error), error.what(), timestamp, blame.rank, !usage};
   // The launcher shows the beginning of a message.
   if (blame.rank && blame.missing)
     document.text = fmt::format("rank {} is missing: {}", *document.blames_rank, error.what());

@@ -59,9 +59,14 @@ std::vector<Replicas> by_tensor(const std::vector<std::string>& told) {
   return result;
 }
 
+struct Difference {
+  std::string text;
+  std::vector<int> wrong{};  // empty when it cannot be told
+};
+
 // "rank 2 holds another wte.weight than ranks 0, 1 and 3 since a step after 200: memory or a kernel of that rank is
 // wrong".
-std::string text_of(const Replicas& tensor, std::int64_t equal_after) {
+Difference difference_in(const Replicas& tensor, std::int64_t equal_after) {
   const auto& most = *std::ranges::max_element(tensor.ranks, {}, [](const auto& held) { return held.second.size(); });
   std::vector<int> all, others;
   for (const auto& [hash, ranks] : tensor.ranks) {
@@ -72,11 +77,12 @@ std::string text_of(const Replicas& tensor, std::int64_t equal_after) {
   std::ranges::sort(others);
   const auto since = fmt::format("since a step after {}", equal_after);
   if (most.second.size() <= others.size())
-    return fmt::format("{} do not hold the same {} {}: memory or a kernel of one of them is wrong", ranks_text(all),
-                       tensor.name, since);
-  return fmt::format("{} {} another {} than {} {}: memory or a kernel of {} is wrong", ranks_text(others),
-                     others.size() == 1 ? "holds" : "hold", tensor.name, ranks_text(most.second), since,
-                     others.size() == 1 ? "that rank" : "those ranks");
+    return {fmt::format("{} do not hold the same {} {}: memory or a kernel of one of them is wrong", ranks_text(all),
+                        tensor.name, since)};
+  return {fmt::format("{} {} another {} than {} {}: memory or a kernel of {} is wrong", ranks_text(others),
+                      others.size() == 1 ? "holds" : "hold", tensor.name, ranks_text(most.second), since,
+                      others.size() == 1 ? "that rank" : "those ranks"),
+          others};
 }
 
 }  // namespace
@@ -163,7 +169,8 @@ void ReplicaCheck::throw_difference(std::int64_t step) const {
   std::erase_if(tensors, [](const Replicas& tensor) { return tensor.ranks.size() == 1; });
   if (tensors.empty()) throw ReplicaError("train", fmt::format("step {}: replicas differ from call to call", step));
   const auto more = tensors.size() == 1 ? "" : fmt::format(" ({} tensors differ)", tensors.size());
-  throw ReplicaError("train", fmt::format("after step {}: {}{}", step, text_of(tensors.front(), equal_after_), more));
+  const auto found = difference_in(tensors.front(), equal_after_);
+  throw ReplicaError("train", fmt::format("after step {}: {}{}", step, found.text, more), found.wrong);
 }
 
 }  // namespace dtrun::runtime

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/base/error.hpp"
@@ -24,8 +26,10 @@ std::string ranks_text(std::span<const int> ranks);
 std::string where_not_finite(ProcessGroup& group, const StepExecutor& executor, const StepResult& result);
 
 // Replicas hold different state: memory or a kernel of a rank is wrong, and nothing that it has can be trusted.
-class ReplicaError : public Error {
-  using Error::Error;
+struct ReplicaError : Error {
+  ReplicaError(std::string_view area, const std::string& text, std::vector<int> wrong = {})
+      : Error(area, text), ranks(std::move(wrong)) {}
+  std::vector<int> ranks;  // whose state differs from most; empty when that cannot be told
 };
 
 // Compares what several ranks hold (StatePiece::replicas) by hashes. One per rank, one thread; the group outlives it.

@@ -8,6 +8,7 @@
 
 #include "rendezvous/base/error.hpp"
 #include "worker_runtime/device/device.hpp"
+#include "worker_runtime/worker/optimizer_choice.hpp"
 
 namespace dtrun::runtime {
 namespace fs = std::filesystem;
@@ -104,6 +105,15 @@ void require_memory(const MemoryNeed& need, int ranks, std::optional<double> ava
                   "(--layers, --hidden, --vocab-size, --batch-size, --seq-len, --data)",
                   bytes_text(all), bytes_text(*available), bytes_text(need.parameters), bytes_text(need.gradients),
                   bytes_text(need.optimizer), bytes_text(need.activations), bytes_text(need.data)));
+}
+
+std::optional<DryRun> step_need(Model& model, const Program& program, const TrainConfig& config, bool own_model) {
+  try {
+    return dry_run(model, program, batch_shape(config), optimizer_factory(config));
+  } catch (const AbstractTensorError&) {
+    if (!own_model) throw;
+    return std::nullopt;
+  }
 }
 
 }  // namespace dtrun::runtime

@@ -30,6 +30,8 @@ MemoryNeed least_memory(const TrainConfig& config, std::int64_t parameter_count,
 std::optional<double> available_memory(const std::filesystem::path& root = "/");
 
 class Device;
+// By a dry run. Nothing when `own_model` has nodes that do not know abstract tensors: such a run goes on without.
+std::optional<DryRun> step_need(Model& model, const Program& program, const TrainConfig& config, bool own_model);
 // Throws UsageError when what a step needs of a device at least is more than it has free.
 void require_device_memory(const DryRun& need, Device& device);
 // Throws UsageError when `ranks` such ranks cannot fit into `available`.

@@ -99,7 +99,7 @@ void require_effect(const TrainConfig& config) {
 
 }  // namespace
 
-ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
+ParallelConfig parallel_config(const TrainConfig& config, int world_size, bool on_device) {
   ParallelConfig result;
   result.axes = parse_parallel(config.parallel, world_size);
   require_effect(config);
@@ -114,6 +114,7 @@ ParallelConfig parallel_config(const TrainConfig& config, int world_size) {
   result.zero = static_cast<int>(config.zero);
   const auto dtype = [](const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; };
   result.param_dtype = dtype(config.param_dtype.empty() ? config.dtype : config.param_dtype);
+  result.stores_bf16 = on_device && result.param_dtype == DType::bf16;
   result.reduce_dtype = dtype(config.reduce_dtype);
   result.micro_batches = static_cast<int>(config.micro_batches);
   result.bucket_bytes = config.bucket_bytes();

@@ -11,8 +11,8 @@ namespace dtrun::runtime {
 // UsageError unless the product is `world_size`.
 MeshAxes parse_parallel(const std::string& text, int world_size);
 // Throws UsageError unless --parallel fits the world and --seq-len the ranks that share a sequence, and for what cannot
-// be together.
-ParallelConfig parallel_config(const TrainConfig& config, int world_size);
+// be together. `on_device`: bf16 is what is stored there.
+ParallelConfig parallel_config(const TrainConfig& config, int world_size, bool on_device = false);
 // Gives the parameters the part of `rank` along the axis tp, by the plan of the model. Throws UsageError.
 void cut_over_tp(Model& model, const MeshAxes& axes, int rank);
 // programs[r] is rank r's. Not checked. `batch`: what stages of a pipeline send is its size. No parameter is bound. The

@@ -6,9 +6,9 @@
 #include "worker_runtime/parallel/plan_text.hpp"
 #include "worker_runtime/parallel/sharding_text.hpp"
 #include "worker_runtime/worker/commands.hpp"
-#include "worker_runtime/worker/model_choice.hpp"
 #include "worker_runtime/worker/optimizer_choice.hpp"
 #include "worker_runtime/worker/parallel_choice.hpp"
+#include "worker_runtime/worker/run_inputs.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -25,7 +25,7 @@ void run_plan(const TrainConfig& config, const PlanConfig& plan, const ModelFact
   if (plan.rank < 0 || plan.rank >= plan.world_size)
     throw UsageError("plan", fmt::format("--rank is {}, expected 0 to {}", plan.rank, plan.world_size - 1));
   const auto vocabulary = vocabulary_of(config);
-  auto model = own ? own(config, vocabulary) : make_model(config.model_choice(vocabulary));
+  auto model = model_of_run(config, vocabulary, own);
   const auto parallel = parallel_config(config, plan.world_size);
   cut_over_tp(model, parallel.axes, plan.rank);
   const auto programs = compile_all(model, parallel, batch_shape(config));

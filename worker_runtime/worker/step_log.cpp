@@ -59,7 +59,7 @@ nlohmann::ordered_json to_json(const TagBytes& bytes) {
 
 void StepLog::write(const StepRecord& record, std::string_view device) {
   nlohmann::ordered_json line;
-  line["step"] = record.step;
+  line["step"] = record.step + 1;
   line["device"] = device;
   line["batch_xxh64"] = hash_text(record.batch_hash);
   line["loss"] = record.result.loss;

@@ -17,7 +17,7 @@
 namespace dtrun::runtime {
 
 struct StepRecord {
-  std::int64_t step = 0;
+  std::int64_t step = 0;         // from 0; where people read it, steps are counted from 1
   std::uint64_t batch_hash = 0;  // xxh64 of the numbers of this rank's samples
   StepResult result;
   double lr = 0;

@@ -2,9 +2,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "rendezvous/base/counted.hpp"
@@ -27,6 +30,8 @@
 
 namespace dtrun::runtime {
 namespace {
+
+constexpr auto kAfterTheWrongRank = std::chrono::milliseconds(300);
 
 SessionOptions session_options(const TrainConfig& config) {
   SessionOptions options;
@@ -53,19 +58,25 @@ void print_plan(const Trainer& trainer, const TrainConfig& config, Device* devic
              counted(config.seq_len, "token"), axes.tp > 1 ? "data-parallel rank" : "rank");
   if (program.config.axes.pp > 1)
     fmt::print("{}; schedule {}\n", program.stages_text(), name_of(program.config.schedule));
-  if (const auto weights = initial_weights(config); !weights.empty()) fmt::print("initial weights: {}\n", weights);
   fmt::print("data: {}, {}, {}, vocabulary {}\n",
              config.data.empty() ? "the embedded text" : fmt::format("{}", fmt::join(config.data, ", ")),
              counted(data.tokens(), "token"), counted(data.size(), "sequence"), trainer.vocab_size());
-  if (config.epochs > 0) {
-    const auto of_epochs = trainer.batches().first_step_of(config.epochs);
-    fmt::print("{}: {}{}\n", counted(config.epochs, "epoch"), counted(of_epochs, "step"),
-               trainer.steps() < of_epochs ? fmt::format(", --steps ends the run after {}", trainer.steps()) : "");
-  }
   if (device != nullptr && !own_model) {
     const auto head_dim = head_dim_of(config.model_choice(trainer.vocab_size()));
     fmt::print("attention: {}\n",
                ops::gpu::attention_engine(*device, program.config.param_dtype, head_dim, config.seq_len));
+  }
+  std::fflush(stdout);
+}
+
+// What is known only when it is clear whether the run goes on from an earlier one.
+void print_start(const Trainer& trainer, const TrainConfig& config, bool resumed) {
+  if (const auto weights = initial_weights(config); !weights.empty())
+    fmt::print("initial weights: {}{}\n", weights, resumed ? ", not used: the run goes on" : "");
+  if (config.epochs > 0) {
+    const auto of_epochs = trainer.batches().first_step_of(config.epochs);
+    fmt::print("{}: {}{}\n", counted(config.epochs, "epoch"), counted(of_epochs, "step"),
+               trainer.steps() < of_epochs ? fmt::format(", --steps ends the run after {}", trainer.steps()) : "");
   }
   std::fflush(stdout);
 }
@@ -114,7 +125,7 @@ std::string text_of(const nlohmann::ordered_json& report) {
 }
 
 void warn_of_skipped(const StepRecord& record) {
-  log::warning("worker", "step {}: {}; no rank updates anything in this step{}", record.step, record.not_finite,
+  log::warning("worker", "step {}: {}; no rank updates anything in this step{}", record.step + 1, record.not_finite,
                record.back_to_step ? fmt::format(", the state after {} steps is back", *record.back_to_step) : "");
 }
 
@@ -144,6 +155,7 @@ class Outputs {
 void finish(Session& session, Trainer& trainer, const TrainConfig& config, const TrainOutcome& outcome,
             const std::string& save, Checkpoints& checkpoints) {
   trainer.require_equal_replicas();
+  if (!outcome.stopped) trainer.require_usable_state();  // a run that is asked to go saves what it has
   const auto hash = hash_text(trainer.parameter_hash());
   trainer.require_finite_parameters();  // after the hash: equal parameters, so every rank says the same
   const auto checkpoint = checkpoints.finish();
@@ -195,7 +207,8 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
   Checkpoints checkpoints(session, trainer, config);
   ProgressWriter told(session.environment().progress_file);
   told.set_up();
-  checkpoints.resume();
+  const bool resumed = checkpoints.resume();
+  if (session.is_first()) print_start(trainer, config, resumed);
   told.loaded(trainer.finished_steps());
   Progress progress(trainer.steps(), config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());
   const StopSignals signals;
@@ -221,8 +234,11 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
                    counted(step_log.lost_lines(), "line"));
     }
     finish(session, trainer, config, outcome, save, checkpoints);
-  } catch (const ReplicaError&) {
+  } catch (const ReplicaError& error) {
     checkpoints.forget_memory();
+    // The launcher blames the rank that fails first.
+    if (!error.ranks.empty() && std::ranges::find(error.ranks, session.environment().rank) == error.ranks.end())
+      std::this_thread::sleep_for(kAfterTheWrongRank);
     throw;
   }
 }

@@ -49,7 +49,7 @@ const Entry kEntries[] = {
     {"weight-decay", &TrainConfig::weight_decay, "AdamW weight decay"},
     {"clip-norm", &TrainConfig::clip_norm, "largest gradient norm; 0: no clipping"},
     {"seed", &TrainConfig::seed, "of initial values and sample order"},
-    {"max-seconds", &TrainConfig::max_seconds, "stop after this time, all ranks after the same step; 0: no limit"},
+    {"max-seconds", &TrainConfig::max_seconds, "stop after this time (of each attempt), all ranks after the same step; 0: no limit"},
     {"on-nan", &TrainConfig::on_nan, "when loss or gradient norm are not finite: stop; skip: all ranks leave that update out; rollback: also return to the state of a few steps before (of --snapshot-every, default 10)"},
     {"max-skipped", &TrainConfig::max_skipped, "--on-nan skip: most such steps in a row; rollback: most returns that lead no further"},
     {"check-replicas", &TrainConfig::check_replicas, "steps between comparisons of what several ranks hold, which name the rank that differs; 0: none (default: 100 on a CPU, else 0)"},
@@ -228,6 +228,10 @@ void set_field(TrainConfig& config, std::string_view key, const std::vector<std:
                std::string_view source) {
   const auto& entry = find_entry(key, source);
   if (values.empty()) throw wrong(source, entry.key, in_quotes(""), "a value");
+  // A variable of a script that is not set: nothing would be saved, and nobody told.
+  constexpr std::array kPaths = {"data", "tokenizer", "init", "save", "report", "log-dir", "checkpoint-dir"};
+  if (std::ranges::find(kPaths, entry.key) != kPaths.end() && std::ranges::find(values, "") != values.end())
+    throw wrong(source, entry.key, in_quotes(""), "a path");
   set_text(config, entry, values, source);
   config.given.insert(entry.key);
 }

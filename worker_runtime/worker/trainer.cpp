@@ -3,34 +3,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <exception>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "rendezvous/base/error.hpp"
-#include "rendezvous/base/output_file.hpp"
 #include "worker_runtime/checkpoint/hash.hpp"
 #include "worker_runtime/comm/gather_values.hpp"
 #include "worker_runtime/device/device.hpp"
 #include "worker_runtime/parallel/stages.hpp"
-#include "worker_runtime/worker/command_line.hpp"
 #include "worker_runtime/worker/data_choice.hpp"
 #include "worker_runtime/worker/memory_need.hpp"
 #include "worker_runtime/worker/optimizer_choice.hpp"
 #include "worker_runtime/worker/parallel_choice.hpp"
-#include "worker_runtime/worker/save_target.hpp"
 
 namespace dtrun::runtime {
 namespace {
 
 constexpr std::int64_t kKeepEvery = 10, kCheckEvery = 100;  // steps, when not given
-
-Model make_model(const TrainConfig& config, std::int64_t vocab_size, const ModelFactory& own) {
-  return own ? own(config, vocab_size) : make_model(config.model_choice(vocab_size));
-}
 
 // "dp 4096 bytes, metrics 8 bytes"
 std::string traffic_text(const Prediction::Bytes& traffic) {
@@ -47,23 +38,6 @@ std::string peaks_text(const TagBytes& bytes) {
   return text;
 }
 
-// A node of a user's own may not know abstract tensors: the run goes on without what only a dry run can tell.
-std::optional<DryRun> predict_needs(Model& model, const Program& program, const TrainConfig& config, bool own_model) {
-  try {
-    return dry_run(model, program, batch_shape(config), optimizer_factory(config));
-  } catch (const AbstractTensorError&) {
-    if (!own_model) throw;
-    return std::nullopt;
-  }
-}
-
-// On a device bf16 is what is stored.
-ParallelConfig parallel_config_on(bool device, const TrainConfig& config, int world_size) {
-  auto parallel = parallel_config(config, world_size);
-  parallel.stores_bf16 = device && parallel.param_dtype == DType::bf16;
-  return parallel;
-}
-
 Program checked_program(Model& model, const ParallelConfig& parallel, const BatchShape& batch, int rank) {
   auto programs = compile_all(model, parallel, batch);
   require_valid(programs);
@@ -72,82 +46,15 @@ Program checked_program(Model& model, const ParallelConfig& parallel, const Batc
 
 }  // namespace
 
-std::string initial_weights(const TrainConfig& config) {
-  if (!config.init.empty()) return config.init;
-  return config.of_directory && !weight_files(config.model).empty() ? config.model : std::string();
-}
-
-TokenDataset check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own,
-                          bool on_device) {
-  const auto parallel = parallel_config_on(on_device, config, world_size);
-  parallel.validate();
-  const auto& axes = parallel.axes;
-  auto dataset = open_dataset(config);
-  const auto vocab_size = choose_vocab_size(config, dataset);
-  auto plan = batch_plan(config, axes, vocab_size);
-  plan.shuffle = false;  // no memory for an order yet
-  steps_of_run(config, BatchStream(dataset, plan));
-  auto model = make_model(config, vocab_size, own);
-  cut_over_tp(model, axes, axes.tp - 1);  // the rank with least
-  const auto description = describe(model);
-  plan_stages(description, parallel);
-  if (axes.tp > 1) {  // layers that do not fit together
-    const auto programs = compile_all(model, parallel, batch_shape(config));
-    for (int pp = 0; pp < axes.pp; ++pp) {
-      const auto first = static_cast<std::size_t>(pp * axes.data_ranks() * axes.tp);
-      predict_needs(model, programs[first + static_cast<std::size_t>(axes.tp) - 1], config, static_cast<bool>(own));
-    }
-  }
-  // Stages may differ in size: what some of them need is not known.
-  if (!on_device && (axes.pp == 1 || local_world_size == world_size)) {
-    require_memory(least_memory(config, description.numel(), dataset.size(), parallel, static_cast<bool>(own)),
-                   local_world_size, available_memory());
-  }
-  const auto weights = initial_weights(config);
-  if (weights.empty()) return dataset;
-  const std::string_view key = config.init.empty() ? "model" : "init";
-  const auto files = weight_files(weights);
-  if (files.empty()) {
-    throw UsageError("train", fmt::format("--{} is \"{}\", there is no model.safetensors", key, weights));
-  }
-  for (const auto& file : files) {
-    if (!std::filesystem::exists(file))
-      throw UsageError("train", fmt::format("--{} is \"{}\", there is no file {}", key, weights, file));
-  }
-  return dataset;
-}
-
-void check_outputs(const TrainConfig& config) {
-  if (!config.save.empty() && config.save == config.report) {
-    throw UsageError("train", fmt::format("--save and --report are both \"{}\"", config.save));
-  }
-  for (const auto& [key, path] : std::array{std::pair("save", config.save), std::pair("report", config.report)}) {
-    if (path.empty()) continue;
-    // Of "out/" it is what "out" lies in.
-    const auto parent = std::filesystem::path(path.substr(0, path.find_last_not_of('/') + 1)).parent_path();
-    const auto refuse = [&, name = key, value = path](std::string_view why) {
-      return UsageError("train", fmt::format("--{} is \"{}\", {}", name, value, why));
-    };
-    if (!parent.empty() && !std::filesystem::is_directory(parent)) {
-      throw refuse(fmt::format("there is no directory {}", parent.string()));
-    }
-    try {
-      if (key == std::string_view("save")) prepare_save(path);
-      check_writable("train", key == std::string_view("save") ? weights_target(path) : path);
-    } catch (const SystemError& error) {
-      throw refuse("which cannot be written: " + std::generic_category().message(error.error_number()));
-    }
-  }
-}
-
 Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig& config, const ModelFactory& own,
                  Device* device, std::optional<TokenDataset> data)
     : group_(group),
       account_(account),
       config_(config),
       dataset_(data ? *std::move(data) : open_dataset(config)),
+      data_hash_(dataset_.fingerprint()),
       vocab_size_(choose_vocab_size(config, dataset_)),
-      model_(make_model(config, vocab_size_, own)),
+      model_(model_of_run(config, vocab_size_, own)),
       model_config_(own ? std::string() : config.model_config(vocab_size_)),
       axes_(parse_parallel(config.parallel, group.size())),
       batches_(std::in_place, dataset_, batch_plan(config, axes_, vocab_size_)),
@@ -156,10 +63,10 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
       schedule_{config.lr, config.lr / 10, config.warmup_steps, steps_of_run(config, *batches_)} {
   schedule_.validate();
   cut_over_tp(model_, axes_, group.rank());
-  const auto parallel = parallel_config_on(device != nullptr, config, group.size());
+  const auto parallel = parallel_config(config, group.size(), device != nullptr);
   auto program = checked_program(model_, parallel, batch_shape(config), group.rank());
   prediction_ = predict(program);
-  dry_run_ = predict_needs(model_, program, config_, static_cast<bool>(own));
+  dry_run_ = step_need(model_, program, config_, static_cast<bool>(own));
   // What forward and backward send, only the model knows.
   if (dry_run_) {
     if (const auto sent = dry_run_->step_bytes.find("tp"); sent != dry_run_->step_bytes.end())
@@ -176,19 +83,15 @@ Trainer::Trainer(ProcessGroup& group, MemoryAccount& account, const TrainConfig&
   check_every_ = config_.check_replicas >= 0 ? config_.check_replicas : device == nullptr ? kCheckEvery : 0;
 }
 
-// Each host has files of its own. Size, first and last sample tell apart what people mix up.
+// Each host has files of its own.
 void Trainer::require_same_data() {
   struct Data {
     std::int64_t tokens;
     std::uint64_t hash;
     bool operator==(const Data&) const = default;
   };
-  const Shape sample{dataset_.seq_len() + 1};
-  const auto first = Tensor::on_host(sample, DType::i32), last = Tensor::on_host(sample, DType::i32);
-  dataset_.read(0, vocab_size_, first.span<std::int32_t>());
-  dataset_.read(dataset_.size() - 1, vocab_size_, last.span<std::int32_t>());
   group_.set_action("comparing the data");
-  const auto data = gather_values(group_, Data{dataset_.tokens(), hash_tensors({{"first", first}, {"last", last}})});
+  const auto data = gather_values(group_, Data{dataset_.tokens(), data_hash_});
   for (std::size_t rank = 1; rank < data.size(); ++rank) {
     if (data[rank] == data[0]) continue;
     throw UsageError("train", fmt::format("rank {} reads other data ({} tokens) than rank 0 ({} tokens), expected the "
@@ -240,7 +143,7 @@ void Trainer::pass_over(StepRecord& record) {
   if (before >= most) {
     throw Error("train", fmt::format("rank {}, step {}: {}{}: training diverged; try a lower --lr, or look at "
                                      "--weight-decay and the data",
-                                     group_.rank(), record.step, record.not_finite,
+                                     group_.rank(), record.step + 1, record.not_finite,
                                      before == 0 ? ""
                                      : kept_     ? fmt::format(", after {} times back that led no further", before)
                                                  : fmt::format(", after {} skipped steps in a row", before)));
@@ -259,7 +162,7 @@ void Trainer::require_equal_replicas() {
 void Trainer::require_predicted(const StepRecord& record) const {
   const auto differs = [&](std::string_view what, const std::string& counted, const std::string& predicted) {
     return Error("train", fmt::format("rank {}, step {}: {} were {}, predicted were {} (a bug of dtrun)", group_.rank(),
-                                      record.step, what, counted, predicted));
+                                      record.step + 1, what, counted, predicted));
   };
   auto sent = record.result.bytes_sent, of_program = prediction_.step_bytes;
   if (!dry_run_) {
@@ -272,6 +175,14 @@ void Trainer::require_predicted(const StepRecord& record) const {
   // What a group allocates for the step must be in this account.
   if (!dry_run_ || group_.account() != &account_ || record.peak_bytes == dry_run_->peak_bytes) return;
   throw differs("the largest numbers of bytes held", peaks_text(record.peak_bytes), peaks_text(dry_run_->peak_bytes));
+}
+
+// Two batches that give no finite numbers are no accident of one of them.
+void Trainer::require_usable_state() {
+  if (kept_ || skipped_in_a_row_ < 2) return;
+  throw Error("train", fmt::format("rank {}: the last {} steps were skipped, their numbers were not finite: the state "
+                                   "may give no others, and it is not saved; try a lower --lr or --on-nan rollback",
+                                   group_.rank(), skipped_in_a_row_));
 }
 
 void Trainer::require_finite_parameters() {
@@ -367,6 +278,7 @@ CheckpointMeta Trainer::state_meta(const std::string& job) const {
   state.job = job;
   state.config = to_json(config_).dump();
   state.model = model_config_;
+  state.data_hash = hash_text(data_hash_);
   return {next_step_, state.to_text()};
 }
 

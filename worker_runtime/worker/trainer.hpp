@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,6 +21,7 @@
 #include "worker_runtime/parallel/executor.hpp"
 #include "worker_runtime/worker/guards.hpp"
 #include "worker_runtime/worker/kept_states.hpp"
+#include "worker_runtime/worker/run_inputs.hpp"
 #include "worker_runtime/worker/step_log.hpp"
 #include "worker_runtime/worker/train_config.hpp"
 #include "worker_runtime/worker/training_state.hpp"
@@ -27,30 +29,16 @@
 namespace dtrun::runtime {
 
 struct TrainOutcome {
-  std::int64_t steps = 0;       // finished, those of runs before included
-  std::int64_t first_step = 0;  // of this run
-  double loss_first = 0;        // of the run's first step, maybe in a run before
-  double loss_last = 0;
-  double seconds = 0;  // of the steps, without set-up
+  std::int64_t steps = 0;                                       // finished, those of runs before included
+  std::int64_t first_step = 0;                                  // of this run
+  double loss_first = 0;                                        // of the run's first step, maybe in a run before
+  double loss_last = std::numeric_limits<double>::quiet_NaN();  // NaN: every step was skipped, or there was none
+  double seconds = 0;                                           // of the steps, without set-up
   double tokens_per_second = 0;
   bool stopped = false;      // before the last step, on a signal or at the time limit
   std::int64_t skipped = 0;  // of this run's steps: without an update (--on-nan)
   TagBytes peak_bytes{};     // of the last step
 };
-
-// Makes the model of a run that trains one of its own instead of a bundled one.
-using ModelFactory = std::function<Model(const TrainConfig& config, std::int64_t vocab_size)>;
-
-// What needs no peers: data files, vocabulary, layout, --init, and that the ranks of this host have memory for it.
-// Throws UsageError, before anyone waits for this rank.
-// `on_device`: it is the device's memory that a run needs, which the Trainer asks for. Returns the data, for the
-// Trainer.
-TokenDataset check_inputs(const TrainConfig& config, int world_size, int local_world_size, const ModelFactory& own = {},
-                          bool on_device = false);
-// Where the initial weights come from: --init, or the directory given as --model when it has some. Empty: the seed.
-std::string initial_weights(const TrainConfig& config);
-// That --save and --report can be written, before training for them. Throws UsageError.
-void check_outputs(const TrainConfig& config);
 
 // The group and the account outlive it. One thread. Construction reads data and --init and checks the step program of
 // all ranks; throws UsageError for a configuration that cannot be, and (the same on every rank) when ranks read
@@ -87,6 +75,8 @@ class Trainer {
   void require_equal_replicas();
   // Collective. The hash over all parameters; throws Error when a rank holds other parameters.
   std::uint64_t parameter_hash();
+  // Throws Error, the same on every rank, when the last steps were skipped and nothing says that a batch was the cause.
+  void require_usable_state();
   // Collective. Throws Error naming the first parameter that is not finite: the last step is seen by no loss.
   void require_finite_parameters();
   // Collective. Rank 0 writes them all as one safetensors file; throws there when it cannot.
@@ -103,6 +93,10 @@ class Trainer {
   std::int64_t tokens_of(std::int64_t step) const;  // that count, of all ranks
   // How many steps the run has: --steps, or those of --epochs.
   std::int64_t steps() const noexcept { return schedule_.total_steps; }
+  // As TokenDataset::fingerprint().
+  std::uint64_t data_hash() const noexcept { return data_hash_; }
+  // Steps in a row that were skipped, up to now: what they show of the state is not known.
+  std::int64_t skipped_in_a_row() const noexcept { return skipped_in_a_row_; }
   const BatchStream& batches() const noexcept { return *batches_; }
 
  private:
@@ -117,6 +111,7 @@ class Trainer {
   MemoryAccount& account_;
   TrainConfig config_;
   TokenDataset dataset_;
+  std::uint64_t data_hash_;
   std::int64_t vocab_size_;
   Model model_;
   std::string model_config_;
@@ -128,11 +123,11 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   CosineSchedule schedule_;
   std::int64_t next_step_ = 0;
-  double loss_first_ = 0;  // of the first step that was not skipped
+  double loss_first_ = 0;              // of the first step that was not skipped
   std::int64_t furthest_ = 0;          // updates of the optimizer, at most so far
   std::int64_t skipped_in_a_row_ = 0;  // since then
-  std::optional<KeptStates> kept_;  // --on-nan rollback
-  std::int64_t check_every_ = 0;    // --check-replicas
+  std::optional<KeptStates> kept_;     // --on-nan rollback
+  std::int64_t check_every_ = 0;       // --check-replicas
   std::optional<ReplicaCheck> replicas_;
   Prediction prediction_;
   std::optional<DryRun> dry_run_;

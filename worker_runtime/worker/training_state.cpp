@@ -77,6 +77,7 @@ std::string RunState::to_text() const {
   document["loss_first"] = loss_first;
   document["job"] = job;
   document["optimizer"] = optimizer;
+  if (!data_hash.empty()) document["data"]["xxh64"] = data_hash;
   if (!config.empty()) document["config"] = json::parse(config, nullptr, false);
   if (!model.empty()) document["model"] = json::parse(model, nullptr, false);
   return document.dump(2, ' ', false, json::error_handler_t::replace);  // paths need not be UTF-8
@@ -94,6 +95,7 @@ RunState RunState::parse(const std::string& text, const std::string& source) {
                 .samples = field<std::int64_t>(*data, "samples", source),
                 .dataset_samples = field<std::int64_t>(*data, "dataset_samples", source),
                 .seed = field<std::uint64_t>(*data, "seed", source)};
+  if (const auto hash = data->find("xxh64"); hash != data->end() && hash->is_string()) state.data_hash = *hash;
   state.loss_first = field<double>(document, "loss_first", source);
   if (const auto job = document.find("job"); job != document.end() && job->is_string()) state.job = *job;
   if (const auto config = document.find("config"); config != document.end()) state.config = config->dump();
@@ -111,8 +113,15 @@ std::string model_differences(const RunState& before, const std::string& now) {
   return changes(json::parse(before.model, nullptr, false), json::parse(now, nullptr, false), kBeyondShapes);
 }
 
-std::string differences(const RunState& state, const TrainConfig& config) {
-  return changes(json::parse(state.config, nullptr, false), to_json(config), kWhatMatters);
+std::string differences(const RunState& before, const TrainConfig& now, const std::string& data_hash) {
+  auto then = json::parse(before.config, nullptr, false);
+  const auto epochs = [](const json& config) { return config.is_object() ? config.value("epochs", 0.0) : 0.0; };
+  // Its default says nothing where the epochs are counted.
+  if ((now.epochs > 0 || epochs(then) > 0) && !now.given.contains("steps") && then.is_object()) then.erase("steps");
+  auto text = changes(then, to_json(now), kWhatMatters);
+  if (!before.data_hash.empty() && before.data_hash != data_hash)
+    text += fmt::format("{}what the data files hold", text.empty() ? "" : ", ");
+  return text;
 }
 
 }  // namespace dtrun::runtime

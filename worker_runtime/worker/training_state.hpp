@@ -27,6 +27,7 @@ struct RunState {
   std::string job;        // of the launcher, which tells a restart from another run
   std::string config;     // of the run that wrote it, as JSON
   std::string model;      // the text of its config.json as Hugging Face has it; empty for a model of one's own
+  std::string data_hash;  // hash_text() of TokenDataset::fingerprint(); empty: not known
   bool optimizer = true;  // its state is there; false: a start from other weights than the seed's
 
   std::string to_text() const;
@@ -38,7 +39,7 @@ struct RunState {
 std::string model_differences(const RunState& before, const std::string& now);
 
 // What the run that goes on does otherwise than the one before: "lr 0.001 -> 0.0005, micro-batches 1 -> 2"; empty when
-// nothing that matters differs.
-std::string differences(const RunState& before, const TrainConfig& now);
+// nothing that matters differs. `data_hash`: as RunState has it.
+std::string differences(const RunState& before, const TrainConfig& now, const std::string& data_hash);
 
 }  // namespace dtrun::runtime

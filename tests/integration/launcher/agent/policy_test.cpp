@@ -73,6 +73,20 @@ TEST_CASE("C25 d: a program that cannot be executed is not tried again") {
   }
 }
 
+TEST_CASE("a worker whose error file says so is not tried again") {
+  const auto file = [](const std::string& retry) {
+    return R"(printf '%s' '{"message": {"message": "UsageError: x", "extraInfo": {"retry": )" + retry +
+           "}}}' > $TORCHELASTIC_ERROR_FILE; exit 2";
+  };
+  const auto ended = run_with_report({"--max-restarts=3", "--nproc-per-node=2"}, file("false"));
+  CHECK(ended.attempts() == 1);
+  CHECK_THAT(ended.text, Catch::Contains("no restart: the worker says that another attempt cannot help"));
+  CHECK(run_with_report({"--max-restarts=1"}, file("true")).attempts() == 2);
+  CHECK(run_with_report({"--max-restarts=3", "--nnodes=1:1", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"},
+                        file("false"))
+            .attempts() == 1);
+}
+
 TEST_CASE("progress files leave nothing behind, and what they say need not make sense") {
   const TempDirectory directory;
   JobOptions options;

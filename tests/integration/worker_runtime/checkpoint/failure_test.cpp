@@ -2,6 +2,8 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
+#include <limits>
+
 #include "tests/catch.hpp"
 #include "tests/support/checkpoint_state.hpp"
 #include "tests/support/largest_file.hpp"
@@ -77,28 +79,31 @@ TEST_CASE("a writer goes on after a save that failed, and a rank's bad piece is 
   run_job(3, [&](ProcessGroup& group) {
     CheckpointWriter writer({.directory = directory.path(), .rank = group.rank(), .world = 3, .store = store});
     auto pieces = cut_state(Cut::rows, group.rank(), 3);
-    for (int step = 1; step <= 4; ++step) {
+    for (int step = 1; step <= 5; ++step) {
       fill(pieces, step);
       auto saved = pieces;
       if (step == 2 && group.rank() == 1) saved[0].where.first += 1000000;
       if (step == 3 && group.rank() == 2) saved.erase(saved.begin());
+      if (step == 5 && group.rank() == 1) saved[1].tensor.span<float>()[3] = std::numeric_limits<float>::infinity();
       writer.save({.step = step, .run = step == 4 ? "7" : "{}"}, saved);
     }
     auto& mine = outcomes[static_cast<std::size_t>(group.rank())];
     mine = writer.wait();
-    writer.save({.step = 5}, pieces);
+    fill(pieces, 6);
+    writer.save({.step = 6}, pieces);
     mine.push_back(writer.wait().at(0));
   });
   for (const auto& mine : outcomes) {
-    REQUIRE(mine.size() == 5);
+    REQUIRE(mine.size() == 6);
     CHECK(mine[0].error.empty());
     CHECK_THAT(mine[1].error, Catch::StartsWith("rank 1: a piece of \"wte\" [257, 64]: "));
     CHECK_THAT(mine[2].error, Catch::Contains("\"wte\" [257, 64]: elements") && Catch::Contains("missing"));
     CHECK_THAT(mine[3].error, Catch::Contains("no JSON object"));
-    CHECK(mine[4].error.empty());
+    CHECK_THAT(mine[4].error, Catch::StartsWith("rank 1: \"") && Catch::Contains("is not finite"));
+    CHECK(mine[5].error.empty());
   }
   CHECK(store->num_keys() == 0);
-  CHECK(choose_job(directory.path(), 2).meta.step == 5);
+  CHECK(choose_job(directory.path(), 2).meta.step == 6);
 }
 
 TEST_CASE("directories that cannot be made or written are named") {

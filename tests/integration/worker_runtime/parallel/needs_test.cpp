@@ -138,7 +138,7 @@ std::vector<std::string> train_odd(Habit habit) {
 
 TEST_CASE("a step that holds other bytes than predicted is an error that tells both") {
   for (const auto& text : train_odd(Habit::more_for_elements)) {
-    CHECK_THAT(text, Catch::Contains("step 0: the largest numbers of bytes held were param 262144,"));
+    CHECK_THAT(text, Catch::Contains("step 1: the largest numbers of bytes held were param 262144,"));
     CHECK_THAT(text, Catch::Contains("predicted were param 262144,"));
   }
 }

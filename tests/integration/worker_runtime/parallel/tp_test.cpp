@@ -178,7 +178,7 @@ TEST_CASE("what cannot be cut is told before training") {
   };
   CHECK_THROWS_WITH(
       check_inputs(config, 4, 4, wrong_plan),
-      Contains("rank 3, step 0, FORWARD h.0: tensor parallelism: linear takes whole rows, its input is cut"));
+      Contains("rank 3, step 1, FORWARD h.0: tensor parallelism: linear takes whole rows, its input is cut"));
   config.parallel = "pp=2,tp=2";
   CHECK_THROWS_WITH(check_inputs(config, 4, 4, wrong_plan),
                     Contains("FORWARD h.0: tensor parallelism: linear takes whole rows, its input is cut"));

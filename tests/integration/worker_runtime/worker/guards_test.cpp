@@ -166,6 +166,7 @@ Result train(const Ranks& layout, const TrainConfig& config, const std::vector<s
       if (record.result.skipped) skipped.push_back(record);
     });
     const auto hash = trainer.parameter_hash();
+    trainer.require_usable_state();
     trainer.require_finite_parameters();
     const std::lock_guard lock(mutex);
     result.hashes[static_cast<std::size_t>(group.rank())] = hash;
@@ -260,7 +261,7 @@ TEST_CASE("without --on-nan a gradient that is nan ends the run and says where i
   const auto result = train(layout, config_of(layout), {2});
   for (int rank = 0; rank < layout.ranks; ++rank) {
     CHECK_THAT(result.texts[static_cast<std::size_t>(rank)],
-               Catch::Contains(fmt::format("rank {}, step 2: the gradient norm is nan", rank)) &&
+               Catch::Contains(fmt::format("rank {}, step 3: the gradient norm is nan", rank)) &&
                    Catch::Contains("the gradient of h.1.mlp.c_proj.") && Catch::Contains("training diverged"));
   }
 }
@@ -277,9 +278,20 @@ TEST_CASE("more skipped steps in a row than allowed end the run") {
   CHECK(train(layout, config, allowed).texts == none(layout));
   const auto result = train(layout, config, {1, 3, 4, 5});
   for (const auto& text : result.texts)
-    CHECK_THAT(text, Catch::Contains("step 5: ") &&
+    CHECK_THAT(text, Catch::Contains("step 6: ") &&
                          Catch::Contains(config.on_nan == "skip" ? "after 2 skipped steps in a row"
                                                                  : "after 2 times back that led no further"));
+}
+
+TEST_CASE("a run whose last steps were skipped is no state to go on from, one bad batch is") {
+  const Ranks layout{2, "dp=2", 0, 1, 1};
+  auto config = config_of(layout);
+  config.on_nan = "skip";
+  CHECK(train(layout, config, {3, 4, kSteps - 1}).texts == none(layout));
+  for (const auto& text : train(layout, config, {kSteps - 2, kSteps - 1}).texts)
+    CHECK_THAT(text, Catch::Contains("the last 2 steps were skipped") && Catch::Contains("it is not saved"));
+  config.on_nan = "rollback";
+  CHECK(train(layout, config, {kSteps - 2, kSteps - 1}).texts == none(layout));
 }
 
 TEST_CASE("a rollback that never gets further ends the run, whatever good steps lie between") {
@@ -289,7 +301,7 @@ TEST_CASE("a rollback that never gets further ends the run, whatever good steps 
   config.max_skipped = 2;
   const auto result = train(layout, config, {1, 3, 5});  // back to the start each time
   for (const auto& text : result.texts)
-    CHECK_THAT(text, Catch::Contains("step 5: ") && Catch::Contains("after 2 times back that led no further"));
+    CHECK_THAT(text, Catch::Contains("step 6: ") && Catch::Contains("after 2 times back that led no further"));
   CHECK(train(layout, config, {1, 4, 7}).texts == none(layout));  // it got further once
 }
 

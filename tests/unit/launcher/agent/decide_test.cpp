@@ -239,6 +239,18 @@ struct PolicyRow {
 
 }  // namespace
 
+TEST_CASE("a worker that says that another attempt cannot help is not tried again") {
+  auto state = job(3);
+  decide(state, {E::round_begins, 1});
+  decide(state, {E::workers_started, 1});
+  auto event = Event{E::worker_ended, 0, ExitStatus{2, 0}};
+  event.retry = false;
+  decide(state, event);
+  CHECK(state.no_restart == NoRestart::cannot_help);
+  CHECK(state.reason == StopReason::failure);
+  CHECK_THAT(state.budget.text(state.no_restart), Catch::Contains("another attempt cannot help"));
+}
+
 TEST_CASE("the restart policy as a table") {
   const std::vector<Failure> silent(20), early(20, {0}), same_step(20, {100});
   std::vector<Failure> further, back_and_forth;

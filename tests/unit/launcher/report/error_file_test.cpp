@@ -100,6 +100,12 @@ TEST_CASE("a failure of the launcher itself is readable as an error file") {
 }
 
 TEST_CASE("the rank that was waited for is taken from its field, or from the message") {
+  const auto retry = [](const std::string& text) { return read_error_file(WrittenFile(text).path).retry; };
+  CHECK_FALSE(retry(R"({"message": {"message": "x", "extraInfo": {"retry": false}}})"));
+  for (const auto* yes : {R"({"message": {"message": "x", "extraInfo": {"retry": true}}})",
+                          R"({"message": {"message": "x", "extraInfo": {"retry": "no"}}})",
+                          R"({"message": {"message": "x", "extraInfo": {}}})", R"({"message": "x"})", "{"})
+    CHECK(retry(yes));
   const auto blamed = [](const std::string& text) { return read_error_file(WrittenFile(text).path).blames_rank; };
   CHECK(blamed(R"({"message": {"message": "x", "extraInfo": {"blames_rank": 12}}})") == 12);
   CHECK(blamed(R"({"message": {"message": "CommError: rank 3 is missing: y", "extraInfo": {}}})") == 3);

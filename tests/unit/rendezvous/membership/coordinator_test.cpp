@@ -359,6 +359,16 @@ TEST_CASE("restarts without progress have a limit of their own, for the whole jo
   CHECK(table.coordinator.restarts() == 3);
 }
 
+TEST_CASE("a failure that no round can mend ends the job, and says so", "[membership]") {
+  Table table(rules(1, 1));
+  table.hello(1);
+  table.ready({1});
+  table.said(1, Report{1, false, false, {2, "rank 0 failed", "node1", 0, "it cannot help"}, -1});
+  REQUIRE(table.told<Finished>(1));
+  CHECK(table.told<Finished>(1)->verdict.no_restart == "it cannot help");
+  CHECK(table.coordinator.restarts() == 0);
+}
+
 TEST_CASE("ranks within a role are counted over all nodes", "[membership]") {
   Table table(rules(3, 3));
   table.said(1, Hello{"job", kMembershipVersion, "a", "x", 2, {}, "server"});

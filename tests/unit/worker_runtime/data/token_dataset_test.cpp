@@ -40,6 +40,24 @@ TEST_CASE("text files are cut into samples that share one token, each file by it
   CHECK(sample(data, 2) == std::vector<std::int32_t>{'A', 'B', 'C', 'D', 'E'});
 }
 
+TEST_CASE("the fingerprint tells files apart, also ones of the same size, however they are cut") {
+  const TempDirectory dir;
+  std::string text(1 << 20, 'a');
+  const auto first = open({dir.write("a.txt", text)}).fingerprint();
+  CHECK(open({dir.write("copy.txt", text)}, 100).fingerprint() == first);
+  for (const std::size_t at : {std::size_t{0}, text.size() - 1, text.size() - 4096, std::size_t{4095}}) {
+    text[at] = 'b';
+    CHECK(open({dir.write("b.txt", text)}).fingerprint() != first);
+    text[at] = 'a';
+  }
+  CHECK(open({dir.write("b.txt", text + "a")}).fingerprint() != first);
+  CHECK(open({dir.write("x.txt", "abcdefghij"), dir.write("y.txt", "ABCDE")}).fingerprint() !=
+        open({dir.write("x.txt", "abcde"), dir.write("y.txt", "fghijABCDE")}).fingerprint());
+  const auto tokens = std::string(12, '\x01');
+  CHECK(open({dir.write("a.bin", tokens)}).fingerprint() != open({dir.write("a.bin", tokens + tokens)}).fingerprint());
+  CHECK(open({dir.write("one.txt", "abcde")}).fingerprint() == open({dir.write("two.txt", "abcde")}).fingerprint());
+}
+
 TEST_CASE("bytes above 127 are tokens 128 to 255") {
   const TempDirectory dir;
   const auto data = open({dir.write("a.txt", "\xff\x80\x7f\xc3\xa4")});

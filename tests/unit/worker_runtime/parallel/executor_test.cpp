@@ -162,7 +162,7 @@ TEST_CASE("an error names rank, step and action") {
   bad.tokens.span<std::int32_t>()[3] = 99;
   CHECK_THROWS_AS(rank.step(412, {bad}), dtrun::UsageError);
   Rank again({{.dp = 1}, 1});
-  CHECK_THROWS_WITH(again.step(412, {bad}), Contains("rank 0, step 412, FORWARD embedding") && Contains("99"));
+  CHECK_THROWS_WITH(again.step(412, {bad}), Contains("rank 0, step 413, FORWARD embedding") && Contains("99"));
   Rank other({{.dp = 1}, 2});
   CHECK_THROWS_WITH(other.step(0, {other.batch(0)}), Contains("1 batch for 2 micro-batches"));
 }

@@ -222,6 +222,8 @@ TEST_CASE("bad values name the flag, the value and what was expected") {
   CHECK_THROWS_WITH(parse({"train", "--steps", "many"}),
                     Contains("--steps") && Contains("\"many\"") && Contains("whole number"));
   CHECK_THROWS_WITH(parse({"train", "--steps", "0"}), Contains("--steps is \"0\""));
+  for (const auto* option : {"--save", "--checkpoint-dir", "--data"})  // a variable of a script that is not set
+    CHECK_THROWS_WITH(parse({"train", option, ""}), Contains(option) && Contains("is \"\", expected a path"));
   CHECK_THROWS_WITH(parse({"train", "--lr", "1e-3x"}), Contains("[train] --lr is \"1e-3x\""));
   CHECK_THROWS_WITH(parse({"train", "--lr", "nan"}), Contains("[train] --lr is \"nan\", expected a number"));
   CHECK_THROWS_WITH(parse({"train", "--heads", "3"}),

@@ -51,6 +51,14 @@ TEST_CASE("the error file names the rank that was waited for before the one that
   CHECK_THAT(message("missing: nothing"), Catch::StartsWith("CommError: [comm] missing: nothing"));
 }
 
+TEST_CASE("the error file says when another attempt cannot help") {
+  const auto extra = [](const std::exception& error) {
+    return nlohmann::json::parse(error_document(error, 0))["message"]["extraInfo"];
+  };
+  CHECK(extra(dtrun::UsageError("worker", "unknown option"))["retry"] == false);
+  CHECK_FALSE(extra(dtrun::CommError("comm", "rank 1 left")).contains("retry"));
+}
+
 TEST_CASE("every kind of error has its name") {
   CHECK(error_kind(dtrun::UsageError("a", "b")) == "UsageError");
   CHECK(error_kind(dtrun::TimeoutError("a", "b")) == "TimeoutError");
@@ -83,7 +91,7 @@ TEST_CASE("the step log has one whole line per step") {
   int lines = 0;
   while (std::getline(file, line)) {
     const auto json = nlohmann::json::parse(line);
-    CHECK(json["step"] == lines);
+    CHECK(json["step"] == lines + 1);
     CHECK(json["loss"] == 1.5);
     CHECK(json["milliseconds"]["comm_exposed"] == 2.0);
     CHECK(json["bytes_sent"]["dp"] == 77);
