@@ -7,10 +7,10 @@ dtrun_test(test_comm integration
   SOURCES integration/worker_runtime/comm/verbs_test.cpp integration/worker_runtime/comm/messages_test.cpp
           integration/worker_runtime/comm/failure_test.cpp integration/worker_runtime/comm/group_test.cpp
           integration/worker_runtime/comm/tcp_store_test.cpp integration/worker_runtime/comm/gloo_test.cpp
-  DEPS worker_runtime/comm rendezvous/client rendezvous/server LINK fmt::fmt-header-only TIMEOUT 120)
+  DEPS worker_runtime/comm rendezvous/client rendezvous/server LINK dtrun_fmt TIMEOUT 120)
 
 # The measuring programs of scripts/bench/comm.
 add_executable(bench_comm ${CMAKE_SOURCE_DIR}/scripts/bench/comm/bench_comm.cpp)
-target_link_libraries(bench_comm PRIVATE dtrun_worker_runtime_comm fmt::fmt-header-only)
+target_link_libraries(bench_comm PRIVATE dtrun_worker_runtime_comm dtrun_fmt)
 add_executable(gloo_ring ${CMAKE_SOURCE_DIR}/scripts/bench/comm/gloo_ring.cpp)
 target_link_libraries(gloo_ring PRIVATE dtrun_flags gloo)

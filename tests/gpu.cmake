@@ -27,7 +27,7 @@ target_link_libraries(no_driver PRIVATE dtrun_flags)
 target_link_options(no_driver PRIVATE LINKER:-soname,libcuda.so.1)
 dtrun_test(test_cudnn_plans integration SKIPS
   SOURCES integration/worker_runtime/device/cudnn_plans_test.cpp
-  DEPS worker_runtime/ops LINK fmt::fmt-header-only TIMEOUT 180)
+  DEPS worker_runtime/ops LINK dtrun_fmt TIMEOUT 180)
 target_compile_definitions(test_cudnn_plans PRIVATE DTRUN_NO_DRIVER="$<TARGET_FILE:no_driver>")
 add_dependencies(test_cudnn_plans no_driver)
 
@@ -47,12 +47,12 @@ dtrun_test(test_gpu_linear unit
 dtrun_test(test_kernels unit
   SOURCES unit/worker_runtime/kernels/kernels_test.cpp unit/worker_runtime/kernels/ops_on_device_test.cpp
           unit/worker_runtime/kernels/op_cases.cpp
-  DEPS worker_runtime/ops LINK fmt::fmt-header-only TIMEOUT 300)
+  DEPS worker_runtime/ops LINK dtrun_fmt TIMEOUT 300)
 
 # scripts/gpu_check.sh: the GPU path on a GPU. Without one, the program checks itself on the simulated device.
 add_executable(gpu_check gpu/gpu_check.cpp gpu/kernel_checks.cpp gpu/device_checks.cpp gpu/nccl_checks.cpp
   gpu/loopback_checks.cpp gpu/attention_checks.cpp unit/worker_runtime/kernels/op_cases.cpp)
-target_link_libraries(gpu_check PRIVATE dtrun_flags fmt::fmt-header-only dtrun_worker_runtime_optim dtrun_worker_runtime_comm)
+target_link_libraries(gpu_check PRIVATE dtrun_flags dtrun_fmt dtrun_worker_runtime_optim dtrun_worker_runtime_comm)
 add_test(NAME "gpu: checks on this machine's GPU" COMMAND ${CMAKE_SOURCE_DIR}/scripts/gpu_check.sh ${CMAKE_BINARY_DIR})
 set_tests_properties("gpu: checks on this machine's GPU" PROPERTIES LABELS gpu TIMEOUT 900 RUN_SERIAL TRUE SKIP_RETURN_CODE 77)
 add_test(NAME "unit: gpu_check on the simulated device" COMMAND gpu_check --device=fake-cuda)
@@ -67,7 +67,7 @@ dtrun_test(test_gpu_bf16 integration
 dtrun_test(test_nccl integration SKIPS
   SOURCES integration/worker_runtime/comm/nccl_verbs_test.cpp integration/worker_runtime/comm/nccl_group_test.cpp
           integration/worker_runtime/comm/nccl_faults_test.cpp integration/worker_runtime/comm/loopback_test.cpp
-  DEPS worker_runtime/comm rendezvous/store LINK fmt::fmt-header-only TIMEOUT 120)
+  DEPS worker_runtime/comm rendezvous/store LINK dtrun_fmt TIMEOUT 120)
 
 # Training on fake GPUs: every layout, the order of streams, and the worker from outside.
 dtrun_test(test_gpu_train integration

@@ -1,12 +1,12 @@
 # The membership of several nodes: tables, sockets, and simulated worlds: many seeds in CI, and two planted mistakes that must be found.
 add_executable(simulate_membership
   simulation/simulate_membership.cpp simulation/membership_world.cpp simulation/membership_faults.cpp)
-target_link_libraries(simulate_membership PRIVATE dtrun_flags dtrun_rendezvous_membership fmt::fmt-header-only)
+target_link_libraries(simulate_membership PRIVATE dtrun_flags dtrun_rendezvous_membership dtrun_fmt)
 if(DTRUN_SANITIZE)
   set(DTRUN_EXPLORE_LIMIT --states 100000)  # all of them would take ten minutes
 endif()
 add_executable(explore_membership simulation/explore_membership.cpp)
-target_link_libraries(explore_membership PRIVATE dtrun_flags dtrun_rendezvous_membership fmt::fmt-header-only)
+target_link_libraries(explore_membership PRIVATE dtrun_flags dtrun_rendezvous_membership dtrun_fmt)
 # g++ 12 suspects every std::variant that is moved into a container.
 target_compile_options(explore_membership PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 add_test(NAME "simulation: 50000 histories of the membership" COMMAND simulate_membership --seeds 50000)

@@ -6,4 +6,4 @@ dtrun_test(test_mesh_unit unit
 dtrun_test(test_mesh integration
   SOURCES integration/worker_runtime/mesh/device_mesh_test.cpp integration/worker_runtime/mesh/dtensor_test.cpp
           integration/worker_runtime/mesh/redistribute_node_test.cpp
-  DEPS worker_runtime/mesh LINK fmt::fmt-header-only TIMEOUT 120)
+  DEPS worker_runtime/mesh LINK dtrun_fmt TIMEOUT 120)

@@ -1,7 +1,7 @@
 # Tests of worker_runtime/autograd, nn, optim, checkpoint.
 dtrun_test(test_checkpoint unit
   SOURCES unit/worker_runtime/checkpoint/safetensors_test.cpp
-  DEPS worker_runtime/checkpoint LINK fmt::fmt-header-only)
+  DEPS worker_runtime/checkpoint LINK dtrun_fmt)
 dtrun_test(test_nn unit
   SOURCES unit/worker_runtime/nn/nodes_test.cpp unit/worker_runtime/nn/gpt2_test.cpp unit/worker_runtime/nn/llama_test.cpp
     unit/worker_runtime/nn/model_test.cpp unit/worker_runtime/nn/parallelize_test.cpp
@@ -15,10 +15,10 @@ dtrun_test(test_optim unit
 
 # Parity: the numbers of PyTorch, from golden files and, where PyTorch is installed, live with fresh weights.
 add_executable(model_parity parity/model_parity.cpp parity/expected.cpp)
-target_link_libraries(model_parity PRIVATE dtrun_flags fmt::fmt-header-only
+target_link_libraries(model_parity PRIVATE dtrun_flags dtrun_fmt
   dtrun_worker_runtime_nn dtrun_worker_runtime_optim dtrun_worker_runtime_checkpoint)
 add_executable(modes_parity parity/modes_parity.cpp parity/expected.cpp)
-target_link_libraries(modes_parity PRIVATE dtrun_flags fmt::fmt-header-only dtrun_worker_runtime_worker)
+target_link_libraries(modes_parity PRIVATE dtrun_flags dtrun_fmt dtrun_worker_runtime_worker)
 add_executable(logits parity/logits.cpp)
 target_link_libraries(logits PRIVATE dtrun_flags dtrun_worker_runtime_worker)
 set(data ${CMAKE_CURRENT_SOURCE_DIR}/data)

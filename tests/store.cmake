@@ -2,12 +2,12 @@
 dtrun_test(test_store unit
   SOURCES unit/rendezvous/wire/request_parser_test.cpp unit/rendezvous/store/key_space_test.cpp
           unit/rendezvous/store/stores_test.cpp
-  DEPS rendezvous/wire rendezvous/store LINK fmt::fmt-header-only)
+  DEPS rendezvous/wire rendezvous/store LINK dtrun_fmt)
 
 dtrun_test(test_store_server integration
   SOURCES integration/store/fixture.cpp integration/store/vectors_test.cpp integration/store/limits_test.cpp
           integration/store/client_test.cpp integration/store/history_test.cpp
-  DEPS rendezvous/server rendezvous/client LINK nlohmann_json::nlohmann_json fmt::fmt-header-only)
+  DEPS rendezvous/server rendezvous/client LINK nlohmann_json::nlohmann_json dtrun_fmt)
 target_compile_definitions(test_store_server PRIVATE
   DTRUN_TEST_DATA="${CMAKE_CURRENT_SOURCE_DIR}/data" DTRUN_STORE_TOOL="$<TARGET_FILE:dtrun-store>")
 add_dependencies(test_store_server dtrun-store)

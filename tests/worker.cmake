@@ -3,7 +3,7 @@ dtrun_test(test_data unit
   SOURCES unit/worker_runtime/data/distributed_sampler_test.cpp unit/worker_runtime/data/token_dataset_test.cpp
     unit/worker_runtime/data/batch_stream_test.cpp unit/worker_runtime/data/data_position_test.cpp
     unit/worker_runtime/data/bpe_test.cpp
-  DEPS worker_runtime/data LINK fmt::fmt-header-only nlohmann_json::nlohmann_json)
+  DEPS worker_runtime/data LINK dtrun_fmt nlohmann_json::nlohmann_json)
 target_compile_definitions(test_data PRIVATE DTRUN_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 dtrun_test(test_parallel unit
   SOURCES unit/worker_runtime/parallel/compile_test.cpp unit/worker_runtime/parallel/check_test.cpp

@@ -159,6 +159,8 @@ void SharedRounds::become_member() {
   hello.slots = plan_.workers;
   hello.node_rank = config_.rendezvous.node_rank;
   hello.role = config_.role;
+  hello.min_nodes = config_.nodes.min;
+  hello.max_nodes = config_.nodes.max;
   rendezvous::MembershipOrders orders;
   orders.open_store = [this](rendezvous::Epoch epoch) { open_store(epoch); };
   orders.start_workers = [this](const rendezvous::Assignment& place, const rendezvous::Start& order) {

@@ -17,6 +17,7 @@ using Variables = std::map<std::string, std::optional<std::string>, std::less<>>
 
 constexpr auto kCudaDevices = "CUDA_VISIBLE_DEVICES";
 constexpr auto kHipDevices = "HIP_VISIBLE_DEVICES";
+constexpr auto kGlooInterface = "GLOO_SOCKET_IFNAME", kNcclInterface = "NCCL_SOCKET_IFNAME";
 
 std::optional<std::string_view> value_in(const std::vector<std::string>& list, std::string_view name) {
   for (const std::string_view entry : list) {
@@ -86,6 +87,11 @@ std::vector<std::string> worker_environment(const std::vector<std::string>& inhe
   // The cores we may use, shared fairly. One worker alone may use them all, as without a launcher.
   if (!value_in(inherited, environment::kOmpNumThreads) && place.local_world_size > 1) {
     variables[environment::kOmpNumThreads] = text(std::max(1, place.allowed_cores / place.local_world_size));
+  }
+  // What connects the nodes connects their workers, unless the user has decided.
+  if (const auto& interface = config.rendezvous.interface) {
+    if (!value_in(inherited, kGlooInterface)) variables[kGlooInterface] = *interface;
+    if (!value_in(inherited, kNcclInterface)) variables[kNcclInterface] = "=" + *interface;  // not those that begin so
   }
   if (config.virtual_local_rank) show_one_device(variables, inherited, local_rank);
 

@@ -97,8 +97,9 @@ constexpr Option kOptions[] = {
     {"local-addr", 0, kValue, kPet, Group::rendezvous, "ADDR", "", "address of this node for the others", "",
      [](C& c, const V& v) { c.rendezvous.local_addr = v.text; }},
     {"interface", 0, kValue, kPet, Group::rendezvous, "NAME", "",
-     "network interface whose address this node gives to the others", "",
-     [](C& c, const V& v) { c.rendezvous.interface = v.text; }},
+     "network interface whose address this node gives to the others; for its workers too (GLOO_SOCKET_IFNAME, "
+     "NCCL_SOCKET_IFNAME)",
+     "", [](C& c, const V& v) { c.rendezvous.interface = v.text; }},
 
     {"max-restarts", 0, kValue, kPet, Group::supervision, "N", "0", "restarts of the whole job after a failure", "",
      [](C& c, const V& v) { c.max_restarts = parse_integer(v.label, v.text); }},

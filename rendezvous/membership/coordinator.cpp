@@ -103,6 +103,11 @@ void Coordinator::hear(std::uint64_t id, Agent& agent, const Hello& hello) {
 void Coordinator::admit(std::uint64_t id, Agent& agent) {
   agent.known = true;
   agent.rival.reset();
+  const auto& hello = agent.hello;
+  if (hello.max_nodes > 0 && (hello.min_nodes != rules_.min_nodes || hello.max_nodes != rules_.max_nodes)) {
+    note(fmt::format("{} was started with --nnodes {}:{}, the job has {}:{}, which counts", describe(id),
+                     hello.min_nodes, hello.max_nodes, rules_.min_nodes, rules_.max_nodes));
+  }
   send(id, Welcome{id, rules_.heartbeat.count(), rules_.dead_after.count()});
 }
 

@@ -31,7 +31,7 @@ std::size_t max_bytes(std::string_view field) {
 template <class Archive>
 void fields(Archive& a, Hello& m) {
   a("job", m.job), a("version", m.version), a("node", m.node), a("address", m.address), a("slots", m.slots);
-  a("node_rank", m.node_rank), a("role", m.role);
+  a("node_rank", m.node_rank), a("role", m.role), a("min_nodes", m.min_nodes), a("max_nodes", m.max_nodes);
 }
 template <class Archive>
 void fields(Archive& a, Heartbeat& m) {

@@ -26,7 +26,7 @@ namespace dtrun::rendezvous {
 // Number of a round, from 1; every message of a round carries it, and what belongs to another round is not heard.
 using Epoch = std::uint64_t;
 
-inline constexpr int kMembershipVersion = 1;
+inline constexpr int kMembershipVersion = 2;
 
 struct Hello {
   std::string job;
@@ -36,6 +36,8 @@ struct Hello {
   int slots = 1;        // workers it will run
   std::optional<int> node_rank;
   std::string role = "default";  // ranks are also counted within each role
+  int min_nodes = 0;             // of its --nnodes; 0: not said. Those of the coordinator's host count
+  int max_nodes = 0;
   bool operator==(const Hello&) const = default;
 };
 

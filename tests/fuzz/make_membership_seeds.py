@@ -16,7 +16,7 @@ def frame(text):
 
 verdict = {"exit_code": 3, "text": "rank 2 failed \u00e4", "node": "n1", "rank": 2, "no_restart": ""}
 up = [
-    {"type": "hello", "job": "job", "version": 1, "node": "node7", "address": "10.0.0.7", "slots": 8, "node_rank": 3, "role": "default"},
+    {"type": "hello", "job": "job", "version": 2, "node": "node7", "address": "10.0.0.7", "slots": 8, "node_rank": 3, "role": "default", "min_nodes": 1, "max_nodes": 4},
     {"type": "heartbeat", "number": 2**64 - 1, "epoch": 4},
     {"type": "ready", "epoch": 2, "store_port": 65535, "store_host": ""},
     {"type": "report", "epoch": 3, "success": False, "retry": True, "step": 1, "out_of_memory": False, **verdict},

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -90,6 +91,21 @@ bool eventually(const std::function<bool()>& condition, std::chrono::millisecond
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(1ms);
   }
+}
+
+std::vector<std::string> last_match(const std::string& text, const std::string& pattern) {
+  const std::regex form(pattern);
+  std::vector<std::string> found;
+  for (std::sregex_iterator at(text.begin(), text.end(), form), end; at != end; ++at) {
+    found.clear();
+    for (const auto& group : *at) found.push_back(group.str());
+  }
+  return found;
+}
+
+std::string last_capture(const std::string& text, const std::string& pattern) {
+  const auto found = last_match(text, pattern);
+  return found.size() > 1 ? found[1] : std::string();
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

@@ -19,6 +19,11 @@ namespace dtrun::tests {
 bool eventually(const std::function<bool()>& condition, std::chrono::milliseconds limit = std::chrono::seconds(10));
 
 std::vector<std::string> lines_of(const std::string& text);
+// The last match of an ECMAScript pattern: all of it, then its groups; empty without one. Compiled here once: <regex>
+// takes seconds in every file that uses it.
+std::vector<std::string> last_match(const std::string& text, const std::string& pattern);
+// Its first group; empty without a match.
+std::string last_capture(const std::string& text, const std::string& pattern);
 std::string join(const std::vector<std::string>& words);
 
 // How a job ends whose host_name could not be given to it.

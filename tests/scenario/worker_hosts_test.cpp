@@ -7,7 +7,6 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "tests/scenario/worker_job.hpp"
 #include "tests/support/store_server.hpp"
@@ -75,9 +74,8 @@ class Hosts {
 };
 
 std::string hash_in(const std::string& out) {
-  static const std::regex form("params xxh64=([0-9a-f]{16})");
-  std::smatch match;
-  return std::regex_search(out, match, form) ? match[1].str() : "none in " + out;
+  const auto hash = last_capture(out, "params xxh64=([0-9a-f]{16})");
+  return hash.empty() ? "none in " + out : hash;
 }
 
 std::string hash_of(const Words& command) {

@@ -1,7 +1,6 @@
 // The built dtrun with the bundled worker; common to the scenario tests of it.
 #pragma once
 
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -17,11 +16,12 @@ inline JobOptions clean() {
                           "TORCHELASTIC_ERROR_FILE", "DTRUN_LOG_DIR", "DTRUN_PROGRESS_FILE"}};
 }
 
-inline Words launch(Words options, const Words& arguments) {
-  options.insert(options.begin(), DTRUN_PROGRAM);
-  options.emplace_back("worker");
-  options.insert(options.end(), arguments.begin(), arguments.end());
-  return options;
+inline Words launch(const Words& options, const Words& arguments) {
+  Words words{DTRUN_PROGRAM};
+  words.insert(words.end(), options.begin(), options.end());
+  words.emplace_back("worker");
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
 }
 
 // A model that trains in no time.
@@ -33,10 +33,8 @@ inline Words tiny(Words more) {
 
 // As the map of the latest attempt says; -1 when there is none yet.
 inline pid_t pid_of_rank(const std::string& out, int rank) {
-  const std::regex form("rank " + std::to_string(rank) + R"( +\S+ local rank \d+ pid (\d+))");
-  std::smatch match, found;
-  for (auto at = out.cbegin(); std::regex_search(at, out.cend(), match, form); at = match.suffix().first) found = match;
-  return found.empty() ? -1 : static_cast<pid_t>(std::stol(found[1]));
+  const auto pid = last_capture(out, "rank " + std::to_string(rank) + R"( +\S+ local rank \d+ pid (\d+))");
+  return pid.empty() ? -1 : static_cast<pid_t>(std::stol(pid));
 }
 
 // Finished steps in a step log; 0 without one.

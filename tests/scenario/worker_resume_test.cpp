@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <regex>
 #include <thread>
 
 #include "tests/catch.hpp"
@@ -27,24 +26,16 @@ Words with(Words words, const Words& more) {
   return words;
 }
 
-// The last capture of a pattern in a text; empty without a match.
-std::string last_match(const std::string& text, const std::string& pattern) {
-  const std::regex form(pattern);
-  std::string found;
-  for (std::sregex_iterator at(text.begin(), text.end(), form), end; at != end; ++at) found = (*at)[1];
-  return found;
-}
-
-std::string hash_in(const std::string& out) { return last_match(out, "params xxh64=([0-9a-f]{16})"); }
+std::string hash_in(const std::string& out) { return last_capture(out, "params xxh64=([0-9a-f]{16})"); }
 
 // -1 when the text does not say.
 int resumed_after(const std::string& out) {
-  const auto text = last_match(out, "resumed after step ([0-9]+) from");
+  const auto text = last_capture(out, "resumed after step ([0-9]+) from");
   return text.empty() ? -1 : std::stoi(text);
 }
 
 int announced(const std::string& out) {
-  const auto text = last_match(out, "checkpoint: .*/step_0*([0-9]+)");
+  const auto text = last_capture(out, "checkpoint: .*/step_0*([0-9]+)");
   return text.empty() ? -1 : std::stoi(text);
 }
 
@@ -107,13 +98,14 @@ TEST_CASE("ranks that are killed again and again: each restart goes on from memo
     const auto map = fmt::format("attempt_{}/", kill);
     REQUIRE(eventually([&] {
       victim = pid_of_rank(job.out(), kill % 2);
-      const auto log = last_match(job.out(), "step log: (.*steps.jsonl)");
+      const auto log = last_capture(job.out(), "step log: (.*steps.jsonl)");
       return log.find(map) != std::string::npos && steps_logged(log) >= 5;
     }));
     sleep_for(milliseconds(random() % 100));
-    const auto log = last_match(job.out(), "step log: (.*steps.jsonl)");
+    const auto log = last_capture(job.out(), "step log: (.*steps.jsonl)");
     REQUIRE(::kill(victim, SIGKILL) == 0);
-    REQUIRE(eventually([&] { return last_match(job.out(), "attempt_([0-9]+)/0/steps") == std::to_string(kill + 1); }));
+    REQUIRE(
+        eventually([&] { return last_capture(job.out(), "attempt_([0-9]+)/0/steps") == std::to_string(kill + 1); }));
     REQUIRE(eventually([&] { return resumed_after(job.out()) > done; }));
     CHECK_THAT(job.out(), Contains("from memory"));
     const auto in_log = static_cast<int>(steps_logged(log));

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <regex>
 
 #include "tests/scenario/worker_job.hpp"
 
@@ -27,12 +26,12 @@ struct LastLine {
 };
 
 LastLine last_line(const std::string& out) {
-  static const std::regex form(R"((\d+) steps?, \d+ tokens/s, loss ([\d.]+) -> ([\d.]+), params xxh64=([0-9a-f]{16}))");
   const auto lines = lines_of(out);
-  std::smatch match;
   REQUIRE_FALSE(lines.empty());
   INFO(out);
-  REQUIRE(std::regex_search(lines.back(), match, form));
+  const auto match =
+      last_match(lines.back(), R"((\d+) steps?, \d+ tokens/s, loss ([\d.]+) -> ([\d.]+), params xxh64=([0-9a-f]{16}))");
+  REQUIRE(match.size() == 5);
   return {std::stoi(match[1]), std::stod(match[2]), std::stod(match[3]), match[4]};
 }
 

@@ -74,6 +74,15 @@ inline StatePiece cut_piece(const WholeTensor& whole, Cut cut, int rank, int wor
   return make_piece(whole, {}, numel, world, rank);
 }
 
+inline void fill(const std::vector<StatePiece>& pieces, std::int64_t step) {
+  for (const auto& piece : pieces) {
+    auto values = piece.tensor.span<float>();
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = value_of(piece.name, global_of(piece.where, static_cast<std::int64_t>(i)), step);
+  }
+}
+
+// Filled as of step 0.
 inline std::vector<StatePiece> cut_state(Cut cut, int rank, int world) {
   std::vector<StatePiece> pieces;
   for (std::size_t i = 0; i < whole_tensors().size(); ++i) {
@@ -86,16 +95,10 @@ inline std::vector<StatePiece> cut_state(Cut cut, int rank, int world) {
       pieces.push_back(cut_piece(whole, cut, rank, world));
     }
   }
+  fill(pieces, 0);
   return pieces;
 }
 
-inline void fill(const std::vector<StatePiece>& pieces, std::int64_t step) {
-  for (const auto& piece : pieces) {
-    auto values = piece.tensor.span<float>();
-    for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] = value_of(piece.name, global_of(piece.where, static_cast<std::int64_t>(i)), step);
-  }
-}
 inline void expect_filled(const std::vector<StatePiece>& pieces, std::int64_t step) {
   for (const auto& piece : pieces) {
     const auto values = piece.tensor.span<float>();

@@ -13,7 +13,7 @@ NO_WAIT = "last_call_timeout=1"
 NOISE = """
 import random, socket, sys, time
 host, port, what, count = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-hello = b'{"type":"hello","job":"job","version":1,"node":"evil","address":"10.77.0.12","slots":1,"node_rank":null,"role":"default"}'
+hello = b'{"type":"hello","job":"job","version":2,"node":"evil","address":"10.77.0.12","slots":1,"node_rank":null,"role":"default","min_nodes":1,"max_nodes":2}'
 say = {"hello": len(hello).to_bytes(4, "big") + hello, "replay": bytes.fromhex(sys.argv[5]) if len(sys.argv) > 5 else b"", "noise": b"GET / HTTP/1.1\\r\\n\\r\\n",
        "torchrun": b"\\x00\\xce\\xf7\\x85\\x3c\\x00", "huge": b"\\xff\\xff\\xff\\xff", "nothing": b""}[what]
 got = b""

@@ -93,6 +93,19 @@ TEST_CASE("threads are shared out unless the user has decided") {
   CHECK(environment_of({"DTRUN_LOG_DIR=/old"}, {}, place, 0).count("DTRUN_LOG_DIR") == 0);
 }
 
+TEST_CASE("the interface of the node is that of its workers unless the user has decided") {
+  LaunchConfig config;
+  const auto of = [&](std::vector<std::string> inherited) {
+    const auto all = environment_of(std::move(inherited), config, RoundPlace{}, 0);
+    const auto value = [&](const char* name) { return all.contains(name) ? all.at(name) : "unset"; };
+    return value("GLOO_SOCKET_IFNAME") + " " + value("NCCL_SOCKET_IFNAME");
+  };
+  CHECK(of({}) == "unset unset");
+  config.rendezvous.interface = "eth0";
+  CHECK(of({}) == "eth0 =eth0");
+  CHECK(of({"GLOO_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=^lo"}) == "ib0 ^lo");
+}
+
 TEST_CASE("a virtual local rank is 0 and sees one device") {
   LaunchConfig config;
   config.virtual_local_rank = true;

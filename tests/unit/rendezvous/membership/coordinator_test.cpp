@@ -226,12 +226,29 @@ TEST_CASE("a place that is alive is not given away", "[membership]") {
   CHECK(table.told<Refuse>(3)->why == "node rank 0 is taken by node1");
 }
 
+TEST_CASE("a node that was started with another --nnodes is welcome, and the host is told", "[membership]") {
+  Table table(rules(1, 3));
+  const auto notes = [&] {
+    return std::count_if(table.effects.begin(), table.effects.end(),
+                         [](const auto& effect) { return std::holds_alternative<Note>(effect); });
+  };
+  table.said(1, Hello{"job", kMembershipVersion, "a", "x", 1, {}, "default", 1, 3});
+  CHECK(notes() == 0);
+  table.said(2, Hello{"job", kMembershipVersion, "b", "x", 1, {}, "default", 2, 4});
+  CHECK(table.told<Welcome>(2));
+  REQUIRE(notes() == 1);
+  for (const auto& effect : table.effects) {
+    if (const auto* note = std::get_if<Note>(&effect))
+      CHECK(note->text == "b was started with --nnodes 2:4, the job has 1:3, which counts");
+  }
+}
+
 TEST_CASE("strangers are refused with the reason", "[membership]") {
   Table table(rules(1, 2));
   table.hello(1, {}, "other");
   CHECK(table.told<Refuse>(1)->why == "belongs to job \"other\", this is \"job\"");
   table.said(2, Hello{"job", 99, "n", "a", 1, {}});
-  CHECK(table.told<Refuse>(2)->why == "speaks version 99 of the protocol, this job's version is 1");
+  CHECK(table.told<Refuse>(2)->why == "speaks version 99 of the protocol, this job's version is 2");
   table.said(3, Hello{"job", kMembershipVersion, "n", "a", 0, {}});
   CHECK(table.told<Refuse>(3)->why == "offers 0 workers");
   table.hello(4, 7);

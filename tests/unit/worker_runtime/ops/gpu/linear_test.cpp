@@ -1,14 +1,11 @@
 // Matrix products on the simulated device: cuBLASLt is the fake one (ops/gpu/fake/), which computes with ops::gemm.
 #include "worker_runtime/ops/linear.hpp"
 
-#include <optional>
-
+#include "tests/unit/worker_runtime/ops/gpu/on_device.hpp"
 #include "tests/unit/worker_runtime/ops/support.hpp"
 #include "worker_runtime/device/blas_lt.hpp"
 #include "worker_runtime/device/error.hpp"
-#include "worker_runtime/device/fake/fake_cuda.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
-#include "worker_runtime/ops/gpu/fake/fake_blas_lt.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -16,38 +13,6 @@ namespace {
 using namespace ops;
 using namespace test;
 using Catch::Matchers::Contains;
-
-// A fresh simulated device and tensors on it; nothing may be left of it.
-class OnDevice {
- public:
-  explicit OnDevice(const BlasLtApi* api = &gpu::fake_blas_lt(), std::uint64_t seed = 1) {
-    fake::install({.memory_bytes = std::size_t{1} << 30, .seed = seed});
-    device_ = fake::create_fake_device(0, api);
-    arena_.emplace(MemoryTag::work, account_, device_.get());
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() {
-    arena_.reset();
-    device_.reset();
-    CHECK(gpu::fake_blas_lt_objects() == 0);
-    CHECK(fake::reset().empty());
-  }
-  Device& device() { return *device_; }
-  Tensor empty(const Shape& shape) { return Tensor::empty(shape, DType::f32, *arena_); }
-  // Undefined ones stay undefined.
-  Tensor operator()(const Tensor& host) {
-    if (!host.defined()) return {};
-    Tensor copy = Tensor::empty(host.shape(), host.dtype(), *arena_);
-    copy.copy_from(host);
-    return copy;
-  }
-
- private:
-  MemoryAccount account_;
-  std::unique_ptr<Device> device_;
-  std::optional<Arena> arena_;
-};
 
 struct Size {
   std::int64_t m, n, k;
@@ -60,7 +25,7 @@ Shape weight_shape(const Size& s, WeightLayout layout) {
 
 // What a table with one broken member makes of a product.
 std::string said_of(const BlasLtApi& api) {
-  OnDevice on(&api);
+  OnDevice on({.blas_lt = &api});
   const Tensor a = on(random({2, 3}, 1)), b = on(random({3, 4}, 2)), c = on.empty({2, 4});
   try {
     matmul(a, false, b, false, c);
@@ -171,7 +136,7 @@ TEST_CASE("the library is asked about a shape once, and again for another alignm
 
 TEST_CASE("products of several streams do not share their workspace") {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    OnDevice on(&gpu::fake_blas_lt(), seed);
+    OnDevice on({.seed = seed});
     Stream side(on.device(), "side");
     const Tensor a = on(random({16, 16}, 1)), b = on(random({16, 16}, 2));
     const Tensor here = on.empty({16, 16}), there = on.empty({16, 16});
@@ -261,7 +226,7 @@ TEST_CASE("an error of cuBLASLt names the call, the product and the reason") {
   CHECK_THAT(said_of(api), Contains("cublasLtMatmulAlgoGetHeuristic failed for [2, 3] x [3, 4] of f32: "
                                     "CUBLAS_STATUS_NOT_SUPPORTED"));
   CHECK_THAT(said_of(BlasLtApi{gpu::fake_blas_lt()}), Catch::Equals("nothing"));
-  OnDevice without(nullptr);
+  OnDevice without({.blas_lt = nullptr});
   CHECK_THROWS_WITH(without.device().blas_lt(), Contains("matrix products are not to be had"));
 }
 

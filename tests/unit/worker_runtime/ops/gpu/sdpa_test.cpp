@@ -1,14 +1,11 @@
 // Attention by cuDNN on the simulated device, where cuDNN is the fake one: beside our kernels, and when it cannot be.
 #include "worker_runtime/ops/gpu/sdpa.hpp"
 
-#include <optional>
-
+#include "tests/unit/worker_runtime/ops/gpu/on_device.hpp"
 #include "tests/unit/worker_runtime/ops/support.hpp"
 #include "worker_runtime/device/cudnn.hpp"
-#include "worker_runtime/device/fake/fake_cuda.hpp"
 #include "worker_runtime/ops/attention.hpp"
 #include "worker_runtime/ops/elementwise.hpp"
-#include "worker_runtime/ops/gpu/fake/fake_cudnn.hpp"
 
 namespace dtrun::runtime {
 namespace {
@@ -16,36 +13,6 @@ namespace {
 using namespace ops;
 using namespace test;
 using Catch::Matchers::Contains;
-
-// A fresh simulated device, with or without cuDNN, one at a time; nothing may be left of it.
-class OnDevice {
- public:
-  explicit OnDevice(const CudnnApi* api = &gpu::fake_cudnn(), int major = 9) {
-    fake::install({.memory_bytes = std::size_t{1} << 30, .major = major});
-    device_ = fake::create_fake_device(0, nullptr, api);
-    arena_.emplace(MemoryTag::work, account_, device_.get());
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  ~OnDevice() {
-    arena_.reset();
-    device_.reset();
-    CHECK(gpu::fake_cudnn_objects() == 0);
-    CHECK(fake::reset().empty());
-  }
-  Device& device() { return *device_; }
-  Tensor empty(const Shape& shape, DType dtype = DType::bf16) { return Tensor::empty(shape, dtype, *arena_); }
-  Tensor operator()(const Tensor& host) {
-    Tensor copy = Tensor::empty(host.shape(), host.dtype(), *arena_);
-    copy.copy_from(host);
-    return copy;
-  }
-
- private:
-  MemoryAccount account_;
-  std::unique_ptr<Device> device_;
-  std::optional<Arena> arena_;
-};
 
 Tensor narrow(const Tensor& x) {
   const Tensor y = empty(x.shape(), DType::bf16);
@@ -104,7 +71,7 @@ double difference(const Results& got, const Results& expected) {
 }
 
 Results by_own_kernels(const Case& c, DType dtype = DType::bf16) {
-  OnDevice on(nullptr);
+  OnDevice on({.cudnn = nullptr});
   return attend(on, c, dtype);
 }
 
@@ -153,7 +120,7 @@ TEST_CASE("a graph without its mask is found by the comparison with our kernels"
     };
   });
   const Results own = by_own_kernels(kCases[0]);
-  OnDevice on(&api);
+  OnDevice on({.cudnn = &api});
   CHECK(difference(attend(on, kCases[0]), own) > 0.1);
 }
 
@@ -172,7 +139,7 @@ TEST_CASE("what cuDNN does not take runs on our kernels, with their bits") {
   const int before = gpu::fake_cudnn_runs();
   const auto same_without = [](const Case& c, DType dtype, int major = 9) {
     const Results own = by_own_kernels(c, dtype);
-    OnDevice on(&gpu::fake_cudnn(), major);
+    OnDevice on({.major = major});
     CHECK(same(attend(on, c, dtype), own));
   };
   same_without(kSmall, DType::f32);
@@ -184,7 +151,7 @@ TEST_CASE("what cuDNN does not take runs on our kernels, with their bits") {
 
 TEST_CASE("what attention runs on is told, with the reason") {
   const auto told = [](const CudnnApi* api, int major, DType dtype, std::int64_t dim) {
-    OnDevice on(api, major);
+    OnDevice on({.cudnn = api, .major = major});
     return gpu::attention_engine(on.device(), dtype, dim, 1024);
   };
   const CudnnApi* const api = &gpu::fake_cudnn();
@@ -194,7 +161,7 @@ TEST_CASE("what attention runs on is told, with the reason") {
   CHECK_THAT(told(nullptr, 9, DType::bf16, 64), Contains("own kernels (cuDNN is not used"));
   CHECK_THAT(told(api, 10, DType::bf16, 64), Contains("cuDNN 9.19 forward, own kernels backward ("));
   const CudnnApi old = spoiled([](CudnnApi& a) { a.get_version = [] { return std::size_t{91100}; }; });
-  OnDevice on(&old);
+  OnDevice on({.cudnn = &old});
   CHECK(gpu::attention_engine(on.device(), DType::bf16, 64, 1024) == "cuDNN 9.11");
   CHECK_THAT(gpu::attention_engine(on.device(), DType::bf16, 64, 1000), Contains("takes multiples of 128"));
 }
@@ -219,7 +186,7 @@ TEST_CASE("a library that cannot make a handle, a plan or repeatable bits is rep
   const int before = gpu::fake_cudnn_runs();
   const Results own = by_own_kernels(kSmall);
   for (const CudnnApi* api : {&without_handle, &without_plan, &changing}) {
-    OnDevice on(api);
+    OnDevice on({.cudnn = api});
     CHECK(same(attend(on, kSmall), own));
   }
   CHECK(gpu::fake_cudnn_runs() == before);
@@ -232,7 +199,7 @@ TEST_CASE("an error of a plan that runs is one of the device, with the library's
       text[std::string_view("the launch went wrong\n").copy(text, bytes - 1)] = '\0';
     };
   });
-  OnDevice on(&api);
+  OnDevice on({.cudnn = &api});
   CHECK_THROWS_WITH(attend(on, kSmall),
                     Contains("device 0: cudnnBackendExecute failed: CUDNN_STATUS_EXECUTION_FAILED (the launch went"));
 }
@@ -240,7 +207,7 @@ TEST_CASE("an error of a plan that runs is one of the device, with the library's
 TEST_CASE("what cuDNN reads and writes is known: a write to it from another stream without a wait is found") {
   for (const int which : {0, 1, 2}) {
     OnDevice on;
-    const Tensor qkv = on(narrow(random({1, 6, 48}, 1))), out = on.empty({1, 6, 16});
+    const Tensor qkv = on(narrow(random({1, 6, 48}, 1))), out = on.empty({1, 6, 16}, DType::bf16);
     const Tensor lse = on.empty({1, 2, 6}, DType::f32);
     Stream side(on.device(), "side");
     attention_forward(qkv, 2, out, lse);
