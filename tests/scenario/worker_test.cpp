@@ -222,6 +222,27 @@ TEST_CASE("a state that only gives skipped steps is not saved") {
   CHECK_FALSE(fs::exists(model));
 }
 
+TEST_CASE("a restart does not forget that steps were skipped, nor its step log") {
+  const auto* on_nan = GENERATE("skip", "rollback");
+  CAPTURE(on_nan);
+  const TempDirectory directory;
+  const auto model = directory.file("broken.safetensors");
+  Job job(
+      launch({"--nproc-per-node=2", "--max-restarts=2"},
+             tiny({"--lr", "1e30", "--clip-norm", "0", "--steps", "8", "--on-nan", on_nan, "--max-skipped", "3",
+                   "--save", model, "--checkpoint-dir", directory.file("saved"), "--log-dir", directory.file("log")})),
+      clean());
+  const auto status = job.wait(seconds(30));
+  REQUIRE(status);
+  INFO(job.out() << job.error());
+  CHECK(status->shell_code() == 1);
+  CHECK_THAT(job.out(), Contains("from memory") && !Contains("checkpoint: "));
+  CHECK_FALSE(fs::exists(model));
+  const auto log = lines_of(read_file(directory.file("log/0/steps.jsonl")));
+  REQUIRE_FALSE(log.empty());
+  CHECK(json::parse(log.front())["step"] == 1);
+}
+
 TEST_CASE("outputs that cannot be written are refused before training, and otherwise cost only themselves") {
   const TempDirectory directory;
   const auto file = directory.write("file", "").string();

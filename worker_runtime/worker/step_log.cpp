@@ -46,9 +46,12 @@ fs::path make_log_directory(const WorkerEnvironment& environment, const std::str
 }
 
 StepLog::StepLog(const fs::path& directory) : path_(directory / "steps.jsonl") {
-  file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  file_.reset(::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
   if (!file_) throw_errno("worker", fmt::format("step log \"{}\"", path_.string()));
 }
+
+// What is no regular file keeps what it has.
+void StepLog::start_anew() { static_cast<void>(::ftruncate(file_.value(), 0) == 0); }
 
 nlohmann::ordered_json to_json(const TagBytes& bytes) {
   auto json = nlohmann::ordered_json::object();

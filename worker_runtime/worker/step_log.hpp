@@ -36,13 +36,15 @@ nlohmann::ordered_json to_json(const TagBytes& bytes);
 // launcher wants the error file, else a fresh temporary one. Made when missing. Throws SystemError naming it.
 std::filesystem::path make_log_directory(const WorkerEnvironment& environment, const std::string& chosen);
 
-// One per rank and attempt, used by one thread. A line is one write, so a killed rank leaves whole lines. The
-// constructor throws SystemError; a line that cannot be written later (a full disk) is counted and warned of once: the
-// run matters more than its log.
+// One per rank and attempt, used by one thread; goes on behind what the file has. A line is one write, so a killed rank
+// leaves whole lines. The constructor throws SystemError; a line that cannot be written later (a full disk) is counted
+// and warned of once: the run matters more than its log.
 class StepLog {
  public:
   explicit StepLog(const std::filesystem::path& directory);
   const std::filesystem::path& path() const noexcept { return path_; }
+  // What an earlier attempt or run left there goes: this one does not go on from it.
+  void start_anew();
   // `device`: as device_word() has it.
   void write(const StepRecord& record, std::string_view device = "cpu");
   std::int64_t lost_lines() const noexcept { return lost_; }

@@ -208,6 +208,7 @@ void train(Session& session, const TrainConfig& config, bool default_run, const 
   ProgressWriter told(session.environment().progress_file);
   told.set_up();
   const bool resumed = checkpoints.resume();
+  if (!resumed) step_log.start_anew();
   if (session.is_first()) print_start(trainer, config, resumed);
   told.loaded(trainer.finished_steps());
   Progress progress(trainer.steps(), config.log_every, ::isatty(STDOUT_FILENO) == 1, !session.is_first());

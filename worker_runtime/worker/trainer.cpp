@@ -277,6 +277,8 @@ CheckpointMeta Trainer::state_meta(const std::string& job) const {
   state.loss_first = loss_first_;
   state.job = job;
   state.config = to_json(config_).dump();
+  state.furthest = furthest_;
+  state.skipped_in_a_row = skipped_in_a_row_;
   state.model = model_config_;
   state.data_hash = hash_text(data_hash_);
   return {next_step_, state.to_text()};
@@ -298,7 +300,8 @@ void Trainer::restore(const CheckpointMeta& meta, const std::string& source,
   load(pieces);
   executor_->run_setup();
   optimizer_->set_steps(state.optimizer_steps);
-  furthest_ = state.optimizer_steps;
+  furthest_ = state.furthest;
+  skipped_in_a_row_ = state.skipped_in_a_row;
   next_step_ = meta.step;
   loss_first_ = state.loss_first;
 }

@@ -74,6 +74,7 @@ std::string RunState::to_text() const {
   document["optimizer_steps"] = optimizer_steps;
   document["data"] = {
       {"epoch", data.epoch}, {"samples", data.samples}, {"dataset_samples", data.dataset_samples}, {"seed", data.seed}};
+  if (skipped_in_a_row > 0) document["skipped"] = {{"in_a_row", skipped_in_a_row}, {"furthest", furthest}};
   document["loss_first"] = loss_first;
   document["job"] = job;
   document["optimizer"] = optimizer;
@@ -105,6 +106,12 @@ RunState RunState::parse(const std::string& text, const std::string& source) {
     state.optimizer = *with;
   }
   if (state.optimizer_steps < 0) throw refuse("optimizer_steps is negative");
+  state.furthest = state.optimizer_steps;
+  if (const auto skipped = document.find("skipped"); skipped != document.end()) {
+    if (!skipped->is_object()) throw refuse("skipped is no object");
+    state.skipped_in_a_row = field<std::int64_t>(*skipped, "in_a_row", source);
+    state.furthest = field<std::int64_t>(*skipped, "furthest", source);
+  }
   return state;
 }
 

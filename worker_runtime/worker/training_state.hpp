@@ -23,9 +23,11 @@ std::vector<StatePiece> state_pieces(const Model& model, const Program& program,
 struct RunState {
   std::int64_t optimizer_steps = 0;
   DataPosition data;
-  double loss_first = 0;  // of the run's first step
-  std::string job;        // of the launcher, which tells a restart from another run
-  std::string config;     // of the run that wrote it, as JSON
+  std::int64_t furthest = 0;          // the most updates of the optimizer so far; more than it has after a rollback
+  std::int64_t skipped_in_a_row = 0;  // steps since then: a restart must not forget them
+  double loss_first = 0;              // of the run's first step
+  std::string job;                    // of the launcher, which tells a restart from another run
+  std::string config;                 // of the run that wrote it, as JSON
   std::string model;      // the text of its config.json as Hugging Face has it; empty for a model of one's own
   std::string data_hash;  // hash_text() of TokenDataset::fingerprint(); empty: not known
   bool optimizer = true;  // its state is there; false: a start from other weights than the seed's

@@ -1,4 +1,5 @@
 // What the worker writes for people and programs: error file, step log, progress.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -101,6 +102,13 @@ TEST_CASE("the step log has one whole line per step") {
     ++lines;
   }
   CHECK(lines == 3);
+  const auto lines_now = [&] { return std::ranges::count(dtrun::tests::read_file(log.path()), '\n'); };
+  StepLog again(directory);
+  again.write({});
+  CHECK(lines_now() == 4);
+  again.start_anew();
+  again.write({});
+  CHECK(lines_now() == 1);
 }
 
 TEST_CASE("a full disk costs lines of the step log, not the run") {
