@@ -56,7 +56,9 @@ UniqueFd take_checkpoint_directory(const TrainConfig& config) {
   while (::flock(lock.value(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     if (Clock::now() >= deadline)
       throw Error("train",
-                  fmt::format("--checkpoint-dir is \"{}\", where another run saves now", config.checkpoint_dir));
+                  fmt::format("--checkpoint-dir is \"{}\", where another run saves now: end that one or name another "
+                              "directory",
+                              config.checkpoint_dir));
     std::this_thread::sleep_for(kPatienceWithLock / 100);
   }
   return lock;
